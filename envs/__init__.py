@@ -1,0 +1,3 @@
+"""Single-step text environments: one episode is one problem and one answer."""
+
+from __future__ import annotations

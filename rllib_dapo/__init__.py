@@ -1,0 +1,1 @@
+"""DAPO as an RLlib algorithm."""

@@ -1,0 +1,158 @@
+"""One named type per hand-off of the data flow.
+
+    ProblemRef -> Prompt -> Completion -> Group -> TokenBatch
+
+A reference to a problem becomes a prompt (token ids); the engine answers it G times;
+the environment scores each answer; the G scored completions are a group; the groups
+that carry a signal become one flat batch of tokens for the learner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+FinishReason = Literal["stop", "length", "abort"]
+"""Why an answer ended: `stop` (an EOS was sampled), `length` (cut at the limit, so
+truncated), `abort` (withdrawn by us; never trained on)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRef:
+    """Which problem to pose: what `env.reset(seed=…, options={"index": …})` gets.
+
+    Attributes:
+        position: place in the run's problem stream, 0, 1, 2, …; unique within a run, so
+            two problems with the same text stay two groups.
+        index: the environment's own number for the problem.
+        seed: seed of the reset.
+
+    Example: `ProblemRef(position=70, index=12, seed=9137)`.
+    """
+
+    position: int
+    index: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A problem as the model sees it.
+
+    Attributes:
+        token_ids: int64[P], exactly what the engine is fed (special tokens included).
+        text: the same for people to read; never tokenised again.
+
+    Example: `Prompt(np.array([1, 5, 9]), "1+2=?")`.
+    """
+
+    token_ids: IntArray
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One sampled and scored answer.
+
+    Attributes:
+        token_ids: int64[T], the sampled ids, closing EOS included when one was sampled.
+        logprobs: float32[T], log-probability (nats) of each sampled token under the
+            distribution it was sampled from (after temperature).
+        text: the decoded answer that the environment scored.
+        finish_reason: see `FinishReason`.
+        score: the environment's reward, before any length shaping.
+        correct: the environment's verdict (`info["correct"]`, else `score > 0`).
+        info: what else the environment's `info` said, plain values only.
+
+    Example: T=3, `Completion([7, 8, 2], [-0.1, -0.7, 0.0], "42", "stop", 1.0, True)`.
+    """
+
+    token_ids: IntArray
+    logprobs: FloatArray
+    text: str
+    finish_reason: FinishReason
+    score: float
+    correct: bool
+    info: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def truncated(self) -> bool:
+        """True when the answer was cut at the length limit instead of ending itself."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """G answers to one problem, sampled by one version of the weights.
+
+    Attributes:
+        ref: the problem.
+        prompt: its prompt.
+        completions: the G completions, in sampling order.
+        weights_version: version of the policy that sampled them (0 = initial weights).
+        failure: why the environment could not score this group, or None. A failed group
+            is dropped and counted, it never poisons a batch.
+    """
+
+    ref: ProblemRef
+    prompt: Prompt
+    completions: tuple[Completion, ...]
+    weights_version: int
+    failure: str | None = None
+
+    @property
+    def scores(self) -> npt.NDArray[np.float64]:
+        """float64[G], the environment's rewards before shaping."""
+        return np.array([c.score for c in self.completions], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """What the learner trains on: B sequences laid end to end, no padding.
+
+    Sequence i is a prompt of `prompt_lengths[i]` tokens followed by a response of
+    `response_lengths[i]` tokens. Per-response arrays hold the responses end to end.
+
+    Attributes:
+        token_ids: int64[sum(prompt_lengths + response_lengths)].
+        prompt_lengths: int64[B], tokens.
+        response_lengths: int64[B], tokens; 0 is allowed.
+        old_logprobs: float32[sum(response_lengths)], log π_old of each response token.
+        advantages: float32[B], one per sequence (the same for each of its tokens).
+        loss_mask: bool[B], False takes a whole response out of numerator and
+            denominator (overlong filtering).
+        groups: int64[B], which group (0 … N-1) a sequence belongs to.
+
+    Example: two answers, [5, 2] and [6], to the prompt [1, 4]:
+        token_ids [1,4,5,2, 1,4,6], prompt_lengths [2,2], response_lengths [2,1],
+        old_logprobs [-.1,-.2, -.9], advantages [1,-1], loss_mask [T,T], groups [0,0].
+    """
+
+    token_ids: IntArray
+    prompt_lengths: IntArray
+    response_lengths: IntArray
+    old_logprobs: FloatArray
+    advantages: FloatArray
+    loss_mask: BoolArray
+    groups: IntArray
+
+    def __len__(self) -> int:
+        """Number of sequences B."""
+        return len(self.prompt_lengths)
+
+    @property
+    def lengths(self) -> IntArray:
+        """int64[B], prompt plus response tokens of each sequence."""
+        return self.prompt_lengths + self.response_lengths
+
+    @property
+    def num_loss_tokens(self) -> int:
+        """Response tokens kept in the loss: the denominator of Eq. 12."""
+        return int(self.response_lengths[self.loss_mask].sum())
