@@ -1,0 +1,1 @@
+"""Problems: loading, ordering and rendering them."""

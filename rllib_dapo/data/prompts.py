@@ -1,0 +1,243 @@
+"""From a problem to the token ids the model is fed.
+
+With a chat template the ids are exactly those of
+`tokenizer.apply_chat_template(messages, add_generation_prompt=True)`; rendering to text and
+tokenising that again would add a second BOS. Base models have no template: they get plain
+text under the tokenizer's own policy for special tokens, so a BOS appears exactly where the
+model was trained with one.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+
+from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.types import Prompt
+
+ChatMode = Literal["auto", "always", "never"]
+
+TEMPLATES: Mapping[str, str] = MappingProxyType(
+    {
+        "plain": "{problem}\n",
+        "dapo": (
+            "Work through the math problem below, one step at a time. Close your response with"
+            " a line of the form Answer: $Answer, where $Answer stands for the final answer,"
+            ' and write nothing after it.\n\n{problem}\n\nDo not forget the last line: "Answer:"'
+            " and then the final answer.\n"
+        ),
+        "boxed": (
+            "{problem}\n\nReason step by step and give the final answer, and it alone, inside"
+            " \\boxed{} at the end.\n"
+        ),
+    }
+)
+"""The named templates. `dapo` asks for the form that both graders read; `plain` asks for
+nothing and is for models that know the form, by training or from few-shot turns."""
+
+NEEDS_ROBUST = frozenset({"boxed"})
+"""Templates that ask for a form which the strict grader does not find."""
+
+_SLOT = "{problem}"
+
+
+class Tokenizer(Protocol):
+    """What is used of a transformers tokenizer."""
+
+    chat_template: Any
+    bos_token_id: Any
+    eos_token_id: Any
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text."""
+
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool) -> Any:
+        """Text of token ids."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """Text or ids of a chat."""
+
+
+class PromptTooLong(DataError):  # noqa: N818 - a condition to drop and count, not a defect
+    """A prompt exceeds the limit. It is never cut: half a chat header is no prompt.
+
+    Args:
+        num_tokens: its length.
+        limit: `max_prompt_tokens`.
+    """
+
+    def __init__(self, num_tokens: int, limit: int) -> None:
+        super().__init__(
+            f"a prompt of {num_tokens} tokens exceeds max_prompt_tokens={limit}; drop the"
+            " problem or raise the limit"
+        )
+        self.num_tokens = num_tokens
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type[PromptTooLong], tuple[int, int]]:
+        """Pickle by parts: errors cross process borders in Ray."""
+        return type(self), (self.num_tokens, self.limit)
+
+
+class PromptRenderer:
+    """Renders observations of an environment for one tokenizer.
+
+    Args:
+        tokenizer: see `Tokenizer`; not changed.
+        template: a name in `TEMPLATES`, or a text that holds `{problem}` once. It is
+            applied to observations that are text; chat messages carry their own wording.
+        system: a system message; with chat messages it replaces theirs. None for none.
+        few_shot: worked examples, `{"problem": …, "answer": …}` each, posed through the
+            template before the problem: as chat turns, or as text with blank lines between.
+        chat: use the tokenizer's chat template: `always`, `never`, or `auto` (if it has one).
+        max_prompt_tokens: longest prompt, special tokens included; None for no limit.
+
+    Raises:
+        SettingError: an argument is impossible, or the chat template refuses the messages
+            (some know no system role).
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        template: str = "dapo",
+        system: str | None = None,
+        few_shot: Sequence[Mapping[str, str]] = (),
+        chat: ChatMode = "auto",
+        max_prompt_tokens: int | None = None,
+    ) -> None:
+        if chat not in get_args(ChatMode):
+            raise SettingError(f"chat={chat!r}: use 'auto', 'always' or 'never'", "chat")
+        has_template = bool(getattr(tokenizer, "chat_template", None))
+        if chat == "always" and not has_template:
+            raise SettingError(
+                "chat='always', but the tokenizer has no chat template: use 'auto' or 'never' for"
+                " a base model, or set tokenizer.chat_template",
+                "chat",
+            )
+        if max_prompt_tokens is not None and max_prompt_tokens < 1:
+            raise SettingError(
+                f"max_prompt_tokens={max_prompt_tokens}: use 1 or more, or None",
+                "max_prompt_tokens",
+            )
+        self.uses_chat = chat != "never" and has_template
+        self.max_prompt_tokens = max_prompt_tokens
+        self._tokenizer = tokenizer
+        self._head, self._tail = _split_template(template)
+        self._system = system
+        self._few_shot = _check_few_shot(few_shot)
+        if self.uses_chat:
+            self._try_chat_template()
+
+    def render(self, observation: str | Sequence[Mapping[str, str]]) -> Prompt:
+        """The prompt for one observation, a text or a list of chat messages.
+
+        Raises:
+            PromptTooLong: it exceeds `max_prompt_tokens`.
+        """
+        token_ids, text = (
+            self._render_chat(self.messages(observation))
+            if self.uses_chat
+            else self._render_plain(self._plain_text(observation))
+        )
+        if self.max_prompt_tokens is not None and len(token_ids) > self.max_prompt_tokens:
+            raise PromptTooLong(len(token_ids), self.max_prompt_tokens)
+        return Prompt(np.array(token_ids, dtype=np.int64), text)
+
+    def messages(self, observation: str | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+        """The chat posed for an observation: system, few-shot turns, problem."""
+        if isinstance(observation, str):
+            asked = [{"role": "user", "content": self._fill(observation)}]
+        else:
+            asked = [dict(message) for message in observation]
+        opening = []
+        if asked and asked[0]["role"] == "system":
+            opening = [asked.pop(0)]
+        if self._system is not None:
+            opening = [{"role": "system", "content": self._system}]
+        for shot in self._few_shot:
+            opening.append({"role": "user", "content": self._fill(shot["problem"])})
+            opening.append({"role": "assistant", "content": shot["answer"]})
+        return opening + asked
+
+    def _fill(self, problem: str) -> str:
+        # Not str.format: problems and templates are full of LaTeX braces.
+        return self._head + problem + self._tail
+
+    def _render_chat(self, messages: list[dict[str, str]]) -> tuple[list[int], str]:
+        apply = self._tokenizer.apply_chat_template
+        ids = apply(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        return list(ids), apply(messages, add_generation_prompt=True, tokenize=False)
+
+    def _plain_text(self, observation: str | Sequence[Mapping[str, str]]) -> str:
+        parts = [] if self._system is None else [self._system + "\n\n"]
+        parts += [f"{self._fill(shot['problem'])}{shot['answer']}\n\n" for shot in self._few_shot]
+        if isinstance(observation, str):
+            return "".join(parts) + self._fill(observation)
+        asked = [m["content"] for m in observation if self._system is None or m["role"] != "system"]
+        return "".join(parts) + "\n\n".join(asked) + "\n"
+
+    def _render_plain(self, text: str) -> tuple[list[int], str]:
+        tokenizer = self._tokenizer
+        ids = list(tokenizer.encode(text, add_special_tokens=True))
+        bare = list(tokenizer.encode(text, add_special_tokens=False))
+        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+        # Some tokenizers close every text with EOS; a model asked to go on after its own
+        # end of text writes something unrelated.
+        if eos is not None and len(ids) > len(bare) and ids[-1:] == [eos] != bare[-1:]:
+            ids.pop()
+        # A template that spells out BOS, on top of the tokenizer's.
+        if bos is not None and ids[:2] == [bos, bos]:
+            ids.pop(0)
+        return ids, text
+
+    def _try_chat_template(self) -> None:
+        try:
+            ids, _ = self._render_chat(self.messages("1 + 1"))
+        except Exception as error:  # a template is foreign code (Jinja)
+            culprit = "system" if self._system is not None else "chat"
+            raise SettingError(
+                f"the tokenizer's chat template refuses these messages ({error}): it may know no"
+                " system role; put the instruction into the template instead, or use chat='never'",
+                culprit,
+            ) from error
+        bos = self._tokenizer.bos_token_id
+        if bos is not None and ids[:2] == [bos, bos]:
+            raise SettingError(
+                "the tokenizer's chat template begins with two BOS tokens: repair"
+                " tokenizer.chat_template",
+                "chat",
+            )
+
+
+def _split_template(template: str) -> tuple[str, str]:
+    text = TEMPLATES.get(template, template)
+    found = text.count(_SLOT)
+    if found == 1:
+        head, _, tail = text.partition(_SLOT)
+        return head, tail
+    near = difflib.get_close_matches(template, TEMPLATES, n=1, cutoff=0.5)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise SettingError(
+        f"template={template!r:.80}: a template is one of {', '.join(TEMPLATES)}, or a text that"
+        f" holds {_SLOT} exactly once; this holds it {found} times{hint}",
+        "template",
+    )
+
+
+def _check_few_shot(few_shot: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    shots = []
+    for number, shot in enumerate(few_shot):
+        name = f"few_shot[{number}]"
+        if not isinstance(shot, Mapping) or set(shot) != {"problem", "answer"}:
+            found = sorted(shot) if isinstance(shot, Mapping) else type(shot).__name__
+            raise SettingError(f"{name}: found {found}, use 'problem' and 'answer'", name)
+        if not all(isinstance(text, str) for text in shot.values()):
+            raise SettingError(f"{name}: problem and answer must be texts (quote numbers)", name)
+        shots.append(dict(shot))
+    return shots

@@ -1,0 +1,219 @@
+"""Rows of a .jsonl, .json, .csv or .parquet file, one at a time, with their numbers.
+
+Row numbers are 1-based: lines of a JSONL file, elements of a JSON list, data rows (without
+the header line) of a CSV file, rows of a parquet file.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from rllib_dapo.errors import DataError
+
+Row = tuple[int, dict[str, Any]]
+ChooseColumns = Callable[[list[str]], tuple[str, ...]]
+"""From the columns of a file to those to read; may raise DataError."""
+
+SPLITS = ("train", "validation", "valid", "val", "dev", "eval", "test")
+"""Names by which the files of a folder are told to belong to different splits."""
+
+
+def read_rows(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
+    """Yield the rows of one file.
+
+    Args:
+        path: an existing file.
+        choose_columns: called once, with the columns of the first row (or of the file).
+
+    Raises:
+        DataError: the file is malformed; the message names file and row.
+    """
+    return _READERS[path.suffix.lower()](path, choose_columns)
+
+
+def find_files(path: Path, split: str | None = None) -> list[Path]:
+    """The data files of a data set, in a fixed order.
+
+    Args:
+        path: a file, or a folder that is searched with its subfolders.
+        split: of a folder, only files with this word in their name or their folder's name.
+
+    Raises:
+        DataError: there is nothing to read, or a folder holds several splits and none was
+            chosen (training on the test set is worse than an error).
+    """
+    if not path.exists():
+        raise DataError(_missing(path))
+    if path.is_file():
+        if path.suffix.lower() not in _READERS:
+            raise DataError(f"{path}: cannot read {path.suffix!r}; use {', '.join(_READERS)}")
+        if split is not None:
+            raise DataError(
+                f"{path} is one file, so split={split!r} has nothing to choose from; name the"
+                " file of that split, or a folder"
+            )
+        return [path]
+    files = sorted(
+        f
+        for f in path.rglob("*")
+        if f.suffix.lower() in _READERS
+        and f.is_file()
+        and not any(part.startswith(".") for part in f.relative_to(path).parts)
+    )
+    if not files:
+        raise DataError(f"{path}: no {', '.join(_READERS)} file in this folder")
+    words = {f: _words(f.relative_to(path)) for f in files}
+    if split is not None:
+        chosen = [f for f in files if split.lower() in words[f]]
+        if not chosen:
+            names = ", ".join(str(f.relative_to(path)) for f in files[:8])
+            raise DataError(f"{path}: no file of split={split!r} among {names}")
+        return chosen
+    splits = sorted({w for f in files for w in words[f] if w in SPLITS})
+    if len(splits) > 1:
+        raise DataError(
+            f"{path} holds several splits ({', '.join(splits)}); choose one with split=…"
+        )
+    return files
+
+
+def _words(relative: Path) -> set[str]:
+    text = str(relative.with_suffix("")).lower()
+    for separator in "-_./\\":
+        text = text.replace(separator, " ")
+    return set(text.split())
+
+
+def _missing(path: Path) -> str:
+    folder = path.parent
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    wanted = path.relative_to(folder).parts[0]
+    names = sorted(p.name for p in folder.iterdir() if not p.name.startswith("."))
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4) or names[:5]
+    listed = f"nearest there: {', '.join(near)}" if near else "that folder is empty"
+    relative = "" if path.is_absolute() else f" (relative to {Path.cwd()})"
+    return f"{path}: no such file or folder{relative}; looked in {folder}, {listed}"
+
+
+def _decode(line: bytes, path: Path, row: int) -> str:
+    try:
+        return line.decode("utf-8-sig" if row <= 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}, row {row}: not UTF-8 (byte 0x{line[error.start]:02x} at position"
+            f" {error.start + 1}); save the file as UTF-8"
+        ) from error
+
+
+def _parse(text: str, path: Path, row: int | None) -> Any:
+    where = str(path) if row is None else f"{path}, row {row}"
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        line = f"line {error.lineno}, " if row is None else ""
+        raise DataError(
+            f"{where}: not valid JSON ({error.msg} at {line}character {error.colno}), found"
+            f" {text[max(0, error.pos - 10) : error.pos + 30]!r}; repair or remove it"
+        ) from error
+    except (ValueError, RecursionError) as error:  # numbers too long, nesting too deep
+        raise DataError(f"{where}: JSON that cannot be read ({error}); remove it") from error
+
+
+def _as_row(value: Any, path: Path, row: int) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise DataError(
+        f"{path}, row {row}: found {value!r:.60} ({type(value).__name__}); each row must be an"
+        " object with a problem and an answer"
+    )
+
+
+def _read_jsonl(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
+    first = True
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            text = _decode(line, path, number)
+            if not text.strip():
+                continue
+            row = _as_row(_parse(text, path, number), path, number)
+            if first:
+                choose_columns(list(row))
+                first = False
+            yield number, row
+
+
+def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
+    data = _parse(_decode(path.read_bytes(), path, 1), path, None)
+    if isinstance(data, Mapping):
+        lists = [v for v in data.values() if isinstance(v, list)]
+        if len(lists) != 1:
+            raise DataError(
+                f"{path}: found an object with {len(lists)} lists of rows; a .json file must hold"
+                " one list of objects (one object a line is .jsonl)"
+            )
+        data = lists[0]
+    if not isinstance(data, list):
+        raise DataError(f"{path}: found {type(data).__name__}; the file must hold a list of rows")
+    for number, value in enumerate(data, start=1):
+        row = _as_row(value, path, number)
+        if number == 1:
+            choose_columns(list(row))
+        yield number, row
+
+
+def _decoded_lines(file: IO[bytes], path: Path) -> Iterator[str]:
+    for number, line in enumerate(file):
+        yield _decode(line, path, number)  # the header is row 0
+
+
+def _read_csv(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
+    with path.open("rb") as file:
+        rows = csv.reader(_decoded_lines(file, path), strict=True)
+        number = 0
+        try:
+            header = next(rows, None)
+            if header is None:
+                return
+            choose_columns(header)
+            for number, cells in enumerate(rows, start=1):
+                if not cells:
+                    continue
+                if len(cells) != len(header):
+                    raise DataError(
+                        f"{path}, row {number}: found {len(cells)} cells under {len(header)}"
+                        " columns; put cells that hold commas in quotes"
+                    )
+                yield number, dict(zip(header, cells, strict=True))
+        except csv.Error as error:
+            raise DataError(f"{path}, row {number + 1}: malformed CSV ({error})") from error
+
+
+def _read_parquet(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
+    # Imported here: it takes half a second, and most data sets are JSONL.
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.parquet  # type: ignore[import-untyped]
+
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            columns = list(choose_columns(file.schema_arrow.names))
+            number = 0
+            for batch in file.iter_batches(batch_size=4096, columns=columns):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not a readable parquet file ({error})") from error
+
+
+_READERS: dict[str, Callable[[Path, ChooseColumns], Iterator[Row]]] = {
+    ".jsonl": _read_jsonl,
+    ".json": _read_json,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,246 @@
+"""Where a row keeps its problem and its ground truth, and how to read both.
+
+A row is a mapping from column to value as the file format hands it over: texts, numbers,
+numpy scalars and arrays, nested mappings, or JSON written into a text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rllib_dapo.errors import DataError
+from rllib_dapo.rewards.extract import last_box
+from rllib_dapo.rewards.verify import parse_gold
+
+Messages = list[dict[str, str]]
+"""A chat: dicts with `role` and `content`, in order."""
+
+_PROBLEM_NAMES = ("problem", "question", "prompt")
+_ANSWER_NAMES = (
+    "answer",
+    "reward_model.ground_truth",
+    "ground_truth",
+    "expected_answer",
+    "final_answer",
+    "solution",
+)
+_ANSWER_KEYS = ("ground_truth", "answer", "target", "value")  # inside an answer that is a dict
+_ROLES = ("system", "user", "assistant")
+
+
+class RowError(DataError):
+    """One row cannot be used; whoever knows file and row adds them to the message."""
+
+    def __init__(self, column: str, problem: str) -> None:
+        super().__init__(f"column {column!r}: {problem}")
+        self.column = column
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[type[RowError], tuple[str, str]]:
+        """Pickle by parts: errors cross process borders in Ray."""
+        return type(self), (self.column, self.problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The two columns that matter.
+
+    Attributes:
+        problem: column of the problem; dots lead into nested mappings.
+        answer: column of the ground truth, likewise.
+    """
+
+    problem: str
+    answer: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The top-level columns to read from a file."""
+        return tuple(dict.fromkeys(key.split(".")[0] for key in (self.problem, self.answer)))
+
+    def read(self, row: Mapping[str, Any]) -> tuple[str | Messages, str]:
+        """The problem and the ground truth of a row.
+
+        Raises:
+            RowError: either is missing, empty or of no use.
+        """
+        problem = _read_problem(_lookup(row, self.problem), self.problem)
+        return problem, _read_answer(_lookup(row, self.answer), self.answer)
+
+
+def detect_schema(
+    columns: Iterable[str], problem_key: str | None = None, answer_key: str | None = None
+) -> Schema:
+    r"""Choose the columns: those named by the caller, else the first known names present.
+
+    Known are `problem`, `question` or `prompt`, with `answer`,
+    `reward_model.ground_truth` (DAPO-Math-17k), `ground_truth`, `expected_answer`,
+    `final_answer` or `solution` (MATH: the last `\boxed{}`), in any case.
+
+    Raises:
+        DataError: a column is missing; the message lists those present and the nearest.
+    """
+    present = list(columns)
+    return Schema(
+        _choose("problem_key", problem_key, _PROBLEM_NAMES, present),
+        _choose("answer_key", answer_key, _ANSWER_NAMES, present),
+    )
+
+
+def _choose(setting: str, named: str | None, known: tuple[str, ...], present: list[str]) -> str:
+    if named is not None:
+        if named in present or named.split(".")[0] in present:
+            return named
+        what = f"no column {named!r} (from {setting})"
+    else:
+        by_lower = {name.lower(): name for name in reversed(present)}
+        for candidate in known:
+            head, dot, tail = candidate.partition(".")
+            if head in by_lower:
+                return by_lower[head] + dot + tail
+        what = f"no column named {', '.join(known)}"
+    listed = ", ".join(map(repr, present)) or "none"
+    wanted = (named,) if named is not None else known
+    near = next(
+        (hit[0] for name in wanted if (hit := difflib.get_close_matches(name, present, n=1))), None
+    )
+    hint = f"; the nearest is {near!r}" if near else ""
+    raise DataError(f"{what}; columns present: {listed}{hint}; set {setting} to the right one")
+
+
+def _lookup(row: Mapping[str, Any], key: str) -> Any:
+    if key in row:
+        return _plain(row[key])
+    value: Any = row
+    for i, part in enumerate(key.split(".")):
+        value = _plain(_from_json(_plain(value)))
+        if not isinstance(value, Mapping) or part not in value:
+            inside = ".".join(key.split(".")[:i])
+            if not isinstance(value, Mapping):
+                raise RowError(key, f"missing: {inside or 'the row'} is {value!r:.60}, no mapping")
+            near = difflib.get_close_matches(part, value, n=1)
+            hint = f", the nearest is {near[0]!r}" if near else ""
+            raise RowError(
+                key,
+                f"missing; {inside or 'the row'} has {', '.join(map(repr, value)) or 'nothing'}"
+                f"{hint}; repair the row or name another column",
+            )
+        value = value[part]
+    return _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Numpy arrays and scalars as Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _from_json(value: Any) -> Any:
+    """Mappings and lists that were written into a text as JSON; anything else unchanged."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value  # LaTeX sets and intervals begin like this too
+    return value
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and value != value)  # noqa: PLR0124 - NaN
+
+
+def _read_problem(value: Any, key: str) -> str | Messages:
+    decoded = _from_json(value)
+    if isinstance(decoded, Mapping) and "content" in decoded:
+        decoded = [decoded]
+    if _looks_like_chat(decoded):
+        return _read_messages(decoded, key)
+    if not isinstance(value, str):
+        found = "nothing" if _is_missing(value) else f"{value!r:.60} ({type(value).__name__})"
+        raise RowError(
+            key, f"found {found} for a problem; it must be a text or a list of chat messages"
+        )
+    if not value.strip():
+        raise RowError(key, "found an empty problem; remove the row or fill it in")
+    return _encodable(value, key)
+
+
+def _looks_like_chat(value: Any) -> bool:
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    return all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
+
+
+def _read_messages(value: Iterable[Mapping[str, Any]], key: str) -> Messages:
+    messages = []
+    for message in value:
+        role, content = str(message["role"]), _plain(message["content"])
+        if isinstance(content, list):  # content parts, as multimodal chats have them
+            content = "".join(str(p.get("text", "")) for p in content if isinstance(p, Mapping))
+        if role not in _ROLES:
+            raise RowError(
+                key, f"found a chat message of the role {role!r}; use {', '.join(_ROLES)}"
+            )
+        if not isinstance(content, str):
+            raise RowError(key, f"found a chat message whose content is {content!r:.60}, no text")
+        messages.append({"role": role, "content": _encodable(content, key)})
+    if messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
+        raise RowError(
+            key, "found a chat that does not end in a user message with a problem; end it in one"
+        )
+    return messages
+
+
+def _encodable(text: str, key: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise RowError(
+            key, f"found half a surrogate pair at character {error.start + 1}; repair the text"
+        ) from error
+    return text
+
+
+def _read_answer(value: Any, key: str) -> str:
+    if isinstance(value, str) and value.lstrip().startswith(('{"', '["')):
+        value = _from_json(value)
+    if isinstance(value, Mapping):
+        inner = next((k for k in _ANSWER_KEYS if k in value), None)
+        if inner is None:
+            raise RowError(
+                key,
+                f"found a mapping with {', '.join(map(repr, value)) or 'nothing'} for a ground"
+                f" truth; it needs one of {', '.join(_ANSWER_KEYS)}",
+            )
+        return _read_answer(_plain(value[inner]), f"{key}.{inner}")
+    if isinstance(value, (list, tuple)):
+        if len(value) != 1:
+            raise RowError(
+                key, f"found {len(value)} ground truths ({value!r:.60}); give exactly one"
+            )
+        return _read_answer(_plain(value[0]), key)
+    if _is_missing(value):
+        raise RowError(key, "found nothing for a ground truth; remove the row or fill it in")
+    if isinstance(value, str):
+        value = _final_answer(value, key)
+    try:
+        return parse_gold(value).text
+    except DataError as error:
+        raise RowError(key, f"{error}; give a ground truth that can be compared") from error
+
+
+def _final_answer(text: str, key: str) -> str:
+    """The answer at the end of a worked solution; a bare answer as it is."""
+    solution, mark, answer = text.rpartition("####")
+    if mark and (not solution or solution[-1].isspace()):
+        return answer.strip()
+    if "\\boxed" in text or "\\fbox" in text:
+        return last_box(text) or ""
+    if key.rpartition(".")[2].lower() == "solution" and len(text.split()) > 3:
+        raise RowError(
+            key, f"found no \\boxed answer in the solution {text[:40]!r}…; name another answer_key"
+        )
+    return text.strip()

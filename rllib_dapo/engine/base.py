@@ -1,0 +1,101 @@
+"""What the rest of the package knows of an inference engine.
+
+An engine takes requests (one prompt, n answers), is stepped by its owner, and hands back
+each request when all its answers are done. It has no thread of its own: whoever owns it
+decides when it computes, so the same requests in the same order give the same answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rllib_dapo.types import FinishReason, FloatArray, IntArray
+
+CAUSAL_LM_PREFIX = "causal_lm."
+"""Prefix of the language model's parameters in the RLModule's state; an engine knows the
+names without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How answers are sampled; nothing else than this has a say.
+
+    Attributes:
+        temperature: 0 is greedy.
+        top_p: nucleus mass, 1 keeps the whole distribution.
+        max_tokens: longest answer, in tokens.
+    """
+
+    temperature: float
+    top_p: float
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampledAnswer:
+    """One answer as the engine sampled it.
+
+    Attributes:
+        token_ids: int64[T], the closing EOS included when one was sampled.
+        logprobs: float32[T], nats, of the distribution sampled from.
+        finish_reason: see `FinishReason`.
+    """
+
+    token_ids: IntArray
+    logprobs: FloatArray
+    finish_reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRequest:
+    """All n answers of one request, in the engine's own order of sampling."""
+
+    request_id: str
+    answers: tuple[SampledAnswer, ...]
+
+
+class InferenceEngine(Protocol):
+    """A text generator whose weights can be replaced."""
+
+    weights_version: int
+    """Version of the weights that serve; 0 are the weights the engine started with."""
+
+    def submit(self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling) -> None:
+        """Queue a request for n answers to one prompt."""
+        ...
+
+    def step(self) -> list[FinishedRequest]:
+        """Compute one token of every running answer; return the requests now complete."""
+        ...
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests submitted and not yet returned."""
+        ...
+
+    def abort_all(self) -> None:
+        """Withdraw every unfinished request."""
+        ...
+
+    def seed(self, seed: int) -> None:
+        """Restart the sampler's random stream; call it only while nothing is running."""
+        ...
+
+    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+        """Replace all weights and forget everything computed with the old ones.
+
+        Raises:
+            EngineError: the weights do not fit; the engine then refuses to sample until a
+                complete set has arrived.
+        """
+        ...
+
+    def prompt_logprobs(self, token_ids: Sequence[int]) -> FloatArray:
+        """float32[T-1], log p(token t | tokens before t) at temperature 1, for t ≥ 1."""
+        ...
+
+    def shutdown(self) -> None:
+        """Free the engine's memory."""
+        ...

@@ -1,0 +1,202 @@
+"""Find the answer in a response: by the recipe's rule, or as people write it.
+
+Neither function raises, whatever the text, and both cost a time linear in its length.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+STRICT_WINDOW: Final = 300
+"""Characters at the end of a response that the recipe's rule reads."""
+ROBUST_WINDOW: Final = 100_000
+"""Characters at the end of a response that the robust rule reads."""
+MAX_ANSWER: Final = 2_000
+"""Longest answer considered, in characters; beyond it an answer is refused."""
+
+_STRICT = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
+
+_SAME_CHARACTER = str.maketrans(
+    {chr(0xFF00 + i): chr(0x20 + i) for i in range(1, 95)}  # fullwidth forms of ASCII
+    | {"\u2212": "-", "\u2013": "-", "\ufe63": "-", "\u2044": "/", "。": ".", "，": ","}
+    | dict.fromkeys("\u00a0\u3000\u2002\u2003", " ")
+    | dict.fromkeys("\u200b\u200c\u200d\u200e\u2060\ufeff", None)
+)
+
+# Bounded repeats on purpose: `answer` followed by a megabyte of spaces must not be
+# rescanned from every `answer`.
+_MARKER = re.compile(
+    r"(?i)(?<![a-z])answer[ \t*_`}\"]{0,8}(?:is[ \t*_]{0,8})?:"
+    r"|答案[ \t*_`]{0,8}(?:应该?)?(?:[是为為][ \t*_`]{0,8}:?|:)"
+)
+_FALLBACKS = (
+    re.compile(r"(?m)^####[ \t]*([^\n]+)"),  # GSM8K
+    re.compile(r"(?i)(?<![a-z])answer is[ \t]{0,8}([^\n]{1,200})"),
+)
+_BOX_OR_BRACE = re.compile(r"\\(?:boxed|fbox)\s{0,8}\{|\\[^a-zA-Z]|[{}]")
+_FENCE = re.compile(r"```[A-Za-z]{0,20}[ \t]{0,8}\n?")
+
+_LEADING = re.compile(
+    r"(?i)(?:[\s*`_\"“:~]|\\[,;! ]|\\displaystyle(?![a-z])|\\[(\[]|\$"
+    r"|(?:the |my )?(?:final |correct )?answer is(?![a-z])|\\text(?:bf)?\{answer:? ?\})+"
+)
+_NAME = re.compile(r"\\?[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]{1,10}\}))?\s{0,8}=")
+_WRAPPER = re.compile(
+    r"(?:\\(?:boxed|fbox|text|textbf|textrm|textit|mathbf|mathrm|mbox|bm|boldsymbol)\s?)?\{"
+)
+_PARENTHESES = re.compile(r"\(([A-Za-z0-9.+-]{1,50})\)\Z")
+_MINERVA_TAIL = "I hope it is correct"  # closes the answers of that paper's few-shot prompt
+_TAIL_CHARACTERS = ' \t\r\n\v\f*`_"”'
+
+
+def extract_strict(text: str) -> str | None:
+    """The recipe's rule: the last `Answer: …` line within the last 300 characters."""
+    matches = _STRICT.findall(text[-STRICT_WINDOW:])
+    return matches[-1].strip() if matches else None
+
+
+def extract_robust(text: str) -> str | None:
+    r"""The answer as people write it, without its wrapping; None when there is none.
+
+    The last of all `Answer:`/`答案:` lines and complete `\boxed{}` wins; failing both, the
+    last `#### …` line, then the last `answer is …`. An answer above `MAX_ANSWER` characters
+    is handed back uncleaned and cut to one character more, for the grader to refuse.
+
+    Example: `**Answer:** $\boxed{34}$.` gives `34`.
+    """
+    text = same_characters(text[-ROBUST_WINDOW:]).rstrip(_TAIL_CHARACTERS)
+    marker, line = _last_marked(text)
+    box_end, boxed = _last_box(text)
+    found = boxed if boxed is not None and box_end > marker else line
+    if found is None:
+        found = _fallback(text)
+    if found is None or len(found) > MAX_ANSWER:
+        return found if found is None else found[: MAX_ANSWER + 1]
+    return clean(found) or None
+
+
+def last_box(text: str) -> str | None:
+    r"""The cleaned content of the last complete `\boxed{}` or `\fbox{}` of a text, or None."""
+    content = _last_box(same_characters(text))[1]
+    return None if content is None else clean(content[: MAX_ANSWER + 1])
+
+
+def same_characters(text: str) -> str:
+    """`text` with typographic twins (fullwidth forms, minus signs, odd spaces) as ASCII."""
+    return text.translate(_SAME_CHARACTER)
+
+
+def clean(text: str) -> str:
+    """Peel emphasis, math delimiters, boxes and a closing full stop off an answer.
+
+    Idempotent. Meant for texts up to `MAX_ANSWER` characters: each layer costs one pass.
+    """
+    while True:
+        peeled = _peel(text)
+        if peeled == text:
+            return text
+        text = peeled
+
+
+def _peel(text: str) -> str:
+    text = text.rstrip(_TAIL_CHARACTERS)
+    if leading := _LEADING.match(text):
+        text = text[leading.end() :]
+    for rule in (_cut_tail, _unwrap, _cut_remainder):
+        peeled = rule(text)
+        if peeled != text:
+            return peeled
+    return text
+
+
+def _cut_tail(text: str) -> str:
+    """Closing math delimiters and punctuation."""
+    if text.endswith(("\\)", "\\]", "\\,", "\\;")):
+        return text[:-2]
+    if text.endswith(_MINERVA_TAIL):
+        return text[: -len(_MINERVA_TAIL)]
+    full_stop = text.endswith(".") and not text.endswith("..")  # 3.14... is not 3.14
+    dollar = text.endswith("$") and not text.endswith("\\$")
+    # A backslash at the end is a line break, or a control space whose space is gone.
+    return text[:-1] if full_stop or dollar or text.endswith((",", ";", "\\")) else text
+
+
+def _unwrap(text: str) -> str:
+    """What is in the box, font, braces or parentheses, or behind the name."""
+    if (wrapper := _WRAPPER.match(text)) and _closing(text, wrapper.end()) == len(text) - 1:
+        return text[wrapper.end() : -1]
+    if parentheses := _PARENTHESES.match(text):
+        return parentheses[1]
+    if (name := _NAME.match(text)) and text.count("=") == 1:
+        return text[name.end() :]  # x = 34 commits to 34; 5 = 34 to nothing
+    return text
+
+
+def _cut_remainder(text: str) -> str:
+    """The half of a bracket whose other half stands before the marker."""
+    if text.count("}") > text.count("{"):  # \text{Answer: 34} or \textbf{Answer:} 34
+        if text.startswith("}"):
+            return text[1:]
+        return text.removesuffix("}")
+    if "(" not in text and "[" not in text:  # (Answer: 34)
+        return text.removesuffix(")")
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    """Index of the brace that closes the one before `start`, or -1."""
+    depth = 1
+    for match in re.finditer(r"\\.|[{}]", text[start:]):
+        if match.group() == "{":
+            depth += 1
+        elif match.group() == "}":
+            depth -= 1
+            if depth == 0:
+                return start + match.start()
+    return -1
+
+
+def _last_marked(text: str) -> tuple[int, str | None]:
+    for match in reversed(list(_MARKER.finditer(text))):
+        rest = text[match.end() : match.end() + 2 * MAX_ANSWER].lstrip(" \t\r\n*_")
+        if rest:
+            return match.end(), _first_answer(rest)
+    return -1, None
+
+
+def _first_answer(rest: str) -> str:
+    """The first line of what follows a marker, or the block that opens there."""
+    if fence := _FENCE.match(rest):
+        rest = rest[fence.end() :].lstrip()
+    for opening, closing in (("\\[", "\\]"), ("$$", "$$")):
+        if rest.startswith(opening) and (end := rest.find(closing, 2)) > 0:
+            return " ".join(rest[2:end].split())
+    return rest.split("\n", 1)[0]
+
+
+def _last_box(text: str) -> tuple[int, str | None]:
+    """End and content of the complete, non-empty box that closes last."""
+    first = min((i for i in (text.find("\\boxed"), text.find("\\fbox")) if i >= 0), default=-1)
+    if first < 0:
+        return -1, None
+    starts: list[int] = []  # of the content for a box, -1 for any other brace
+    last = (-1, -1)
+    for match in _BOX_OR_BRACE.finditer(text, first):
+        piece = match.group()
+        if piece == "}":
+            start = starts.pop() if starts else -1
+            if start >= 0 and text[start : min(match.start(), start + MAX_ANSWER)].strip():
+                last = (start, match.start())
+        elif piece.endswith("{") and piece != "\\{":
+            starts.append(-1 if piece == "{" else match.end())
+    start, end = last
+    return (end, text[start:end]) if start >= 0 else (-1, None)
+
+
+def _fallback(text: str) -> str | None:
+    for pattern in _FALLBACKS:
+        matches = pattern.findall(text)
+        if matches:
+            return str(matches[-1]).split(". ")[0]
+    return None

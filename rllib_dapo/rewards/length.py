@@ -1,0 +1,67 @@
+"""Soft overlong punishment (Eq. 13 of DAPO, arXiv 2503.14476)."""
+
+from __future__ import annotations
+
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from rllib_dapo.errors import SettingError
+from rllib_dapo.types import IntArray
+
+
+@overload
+def soft_overlong_punishment(length: int, *, max_length: int, cache: int) -> float: ...
+@overload
+def soft_overlong_punishment(
+    length: IntArray, *, max_length: int, cache: int
+) -> npt.NDArray[np.float64]: ...
+def soft_overlong_punishment(
+    length: int | IntArray, *, max_length: int, cache: int
+) -> float | npt.NDArray[np.float64]:
+    """The punishment to add to the correctness reward of an answer of `length` tokens.
+
+    ```
+    R_length(y) =   0                               |y| ≤ L_max − L_cache
+                    ((L_max − L_cache) − |y|)/L_cache   up to |y| ≤ L_max
+                    −1                              L_max < |y|              (Eq. 13)
+    ```
+
+    The middle line is ≥ 0 before its interval and ≤ −1 behind it, so all three are that
+    line clipped to [−1, 0].
+
+    Args:
+        length: |y|, response tokens; one number or int64[B].
+        max_length: L_max, in tokens, where the punishment reaches −1. With the paper's
+            numbers the generation limit, 20,480: the expected maximum of 16,384 tokens
+            plus the cache.
+        cache: L_cache, in tokens, over how many the punishment grows (paper: 4,096).
+
+    Returns:
+        A number in [−1, 0], or float64[B] of them.
+
+    Raises:
+        SettingError: `cache` is not in 1 … `max_length`.
+    """
+    check_soft_overlong(max_length=max_length, cache=cache)
+    punishment = np.clip((max_length - cache - np.asarray(length)) / cache, -1.0, 0.0)
+    return float(punishment) if punishment.ndim == 0 else punishment
+
+
+def check_soft_overlong(*, max_length: int, cache: int) -> None:
+    """Refuse an interval that Eq. 13 has no value for; to call before training starts."""
+    if cache <= 0:
+        raise SettingError(
+            f"soft_overlong_cache={cache}: the interval over which the punishment grows needs at "
+            "least 1 token; the paper uses a fifth of max_response_length (4096 of 20480). To "
+            "train without the punishment, switch it off instead of setting its interval to 0",
+            "soft_overlong_cache",
+        )
+    if cache > max_length:
+        raise SettingError(
+            f"soft_overlong_cache={cache} is longer than max_response_length={max_length}, so "
+            "even an empty answer would be punished; lower soft_overlong_cache (the paper uses a "
+            "fifth of max_response_length) or raise max_response_length",
+            "soft_overlong_cache",
+        )

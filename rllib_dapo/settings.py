@@ -1,0 +1,200 @@
+"""Every setting of DAPO, where it is defined: meaning, unit, default, the paper's value.
+
+RLlib's own settings keep their names and are used where they fit: `lr`, `grad_clip`,
+`num_epochs`, `minibatch_size` (here: responses per optimizer step; paper: 512), `seed`,
+`num_env_runners`, `num_learners`, `evaluation_interval`, `evaluation_duration` (problems).
+
+Defaults of the objective are the paper's. Defaults of sizes fit the embedded model on a
+machine with two cores; `tuned_examples/dapo_qwen2.5_32b_aime.yaml` has the paper's sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_type_hints
+
+AtLimit = Literal["error", "train_on_partial", "skip"]
+Aggregation = Literal["token_mean", "sequence_mean"]
+ChatMode = Literal["auto", "always", "never"]
+ProgressMode = Literal["auto", "on", "off"]
+
+
+class DAPOSettings:
+    """The settings that DAPO adds to RLlib's `AlgorithmConfig`."""
+
+    # -- The model ----------------------------------------------------------------------
+
+    model: str = "embedded"
+    """The causal language model to train: `embedded` (ships with the package, needs no
+    network), a Hugging Face folder, or a hub id. Paper: Qwen2.5-32B."""
+
+    trust_remote_code: bool = False
+    """Run Python code that comes with the model. Off: such models are refused."""
+
+    max_prompt_length: int = 64
+    """Tokens; a longer prompt is left out and counted, never cut. Paper's recipe: 2048."""
+
+    max_response_length: int = 64
+    """Tokens, L_max of Eq. 13: sampling stops here, and an answer without its EOS by then
+    is truncated. Paper: 20480 (16384 expected plus 4096 of soft punishment)."""
+
+    # -- The prompt ---------------------------------------------------------------------
+
+    prompt_template: str = "plain"
+    """How a problem becomes the user's text: the name of a template (`plain`, `dapo`,
+    `boxed`) or a text of your own with `{problem}` in it."""
+
+    system_prompt: str | None = None
+    """A system message before the problem; chat models only."""
+
+    few_shot: tuple[dict[str, str], ...] = ()
+    """Worked examples before the problem: dictionaries with `problem` and `answer`."""
+
+    chat: ChatMode = "auto"
+    """Whether prompts go through the tokenizer's chat template: `auto` does if it has one."""
+
+    # -- Sampling -----------------------------------------------------------------------
+
+    group_size: int = 16
+    """G, answers per problem; at least 2. Paper: 16."""
+
+    groups_per_batch: int = 32
+    """Problems per iteration that carry a signal. Paper: 512."""
+
+    temperature: float = 1.0
+    """Sampling temperature in training; the learner's probabilities use the same one.
+    Paper: 1.0."""
+
+    top_p: float = 1.0
+    """Nucleus sampling in training. Anything below 1 is refused: the sampled distribution
+    would no longer be the one whose probabilities the loss compares. Paper: 1.0."""
+
+    dynamic_sampling: bool = True
+    """Drop groups whose answers are all right or all wrong, and ask for new problems until
+    the batch is full (Section 3.2). Off: every group is kept, in one round."""
+
+    max_sampling_rounds: int = 10
+    """Rounds of asking for more problems before `at_sampling_limit` applies; at least 1.
+    Paper: not stated (its published recipe allows 10)."""
+
+    at_sampling_limit: AtLimit = "error"
+    """What to do with a batch that is still not full then: `error` stops with the counts
+    by reason, `train_on_partial` trains on the groups there are, `skip` trains on nothing
+    in this iteration and goes on."""
+
+    reuse_surplus: bool = True
+    """Keep groups that arrive beyond a full batch for the next iteration instead of
+    throwing them away. They are then one policy version old, which their own old
+    log-probabilities account for; anything older is dropped."""
+
+    # -- Rewards ------------------------------------------------------------------------
+
+    soft_overlong_punishment: bool = True
+    """Add Eq. 13 to the reward: a penalty that grows as an answer nears the limit."""
+
+    soft_overlong_cache: int = 16
+    """Tokens, L_cache of Eq. 13: the penalty grows from 0 to -1 over the last so many
+    tokens before `max_response_length`. Paper: 4096."""
+
+    overlong_filtering: bool = False
+    """Take truncated answers out of the loss, numerator and denominator alike (Section
+    3.4). They still count in their group's mean and standard deviation. Paper: used alone
+    as an ablation; its final recipe uses the soft punishment instead."""
+
+    # -- The objective ------------------------------------------------------------------
+
+    clip_low: float = 0.2
+    """ε_low: the ratio is clipped below at 1 - ε_low. Paper: 0.2."""
+
+    clip_high: float = 0.28
+    """ε_high: the ratio is clipped above at 1 + ε_high (clip-higher). Paper: 0.28; 0.2
+    makes the clip symmetric, as in GRPO."""
+
+    dual_clip: float | None = None
+    """For negative advantages the objective is bounded below by this multiple of the
+    advantage; None: no such bound. The published recipe uses 10."""
+
+    loss_aggregation: Aggregation = "token_mean"
+    """`token_mean`: each response token of the global minibatch weighs the same (Eq. 12).
+    `sequence_mean`: mean over the responses of their token means (GRPO)."""
+
+    normalize_advantage_std: bool = True
+    """Divide a group's advantages by their standard deviation (Eq. 9). Off: Dr. GRPO."""
+
+    entropy_coeff: float = 0.0
+    """Weight of an entropy bonus in the objective. Paper: none."""
+
+    # -- The optimizer ------------------------------------------------------------------
+
+    warmup_iterations: int = 20
+    """Iterations (rollout steps) of linear warm-up of `lr`; 0: none. Paper: 20."""
+
+    weight_decay: float = 0.1
+    """AdamW's decoupled weight decay. Paper's recipe: 0.1."""
+
+    adam_beta2: float = 0.999
+    """AdamW's second-moment decay; its first is 0.9. Paper: not stated."""
+
+    max_tokens_per_microbatch: int = 16384
+    """Tokens, padding included, that go through the model at once; bounds the learner's
+    memory and changes nothing in the gradient."""
+
+    max_skipped_updates: int = 5
+    """An update whose loss or gradient is not finite is skipped and counted; after this
+    many in a row training stops with an error."""
+
+    # -- The engine ---------------------------------------------------------------------
+
+    dtype: str = "float32"
+    """Number format of the inference engine. `float32` agrees with the learner to 1e-5
+    and is the faster one on CPUs without bfloat16 units. GPUs: `bfloat16`."""
+
+    engine_cpu_threads: int | None = None
+    """CPU threads of one engine. None: all cores for a runner in the main process,
+    `num_cpus_per_env_runner` (at least 1) for a remote one."""
+
+    learner_cpu_threads: int | None = None
+    """CPU threads of the learner. None: all cores."""
+
+    kv_cache_gib: float = 1.0
+    """GiB of memory for the engine's key-value cache on CPUs. GPUs: see `engine_kwargs`,
+    `gpu_memory_utilization`."""
+
+    engine_kwargs: dict[str, Any] = {}  # noqa: RUF012 - copied into every config
+    """More arguments of `vllm.LLM`, for instance `{"gpu_memory_utilization": 0.5}`."""
+
+    max_engine_gap: float | None = None
+    """Alarm: stop when the mean absolute difference between the engine's and the learner's
+    log-probabilities (nats, before the first update of an iteration) exceeds this. None:
+    report only."""
+
+    # -- Evaluation and display -----------------------------------------------------------
+
+    evaluation_samples: int = 4
+    """Answers per held-out problem, k of avg@k and pass@k. Paper: 32."""
+
+    evaluation_temperature: float = 1.0
+    """Sampling temperature in evaluation; 0 is greedy. Paper: 1.0."""
+
+    evaluation_top_p: float = 1.0
+    """Nucleus sampling in evaluation. Paper: 0.7."""
+
+    evaluate_before_training: bool = True
+    """Evaluate the untrained model first (when `evaluation_interval` is set), so that the
+    curve has a beginning; reported with the first iteration as `initial_evaluation`."""
+
+    progress: ProgressMode = "auto"
+    """Show progress while an iteration samples: `auto` does so in a terminal."""
+
+    wait_for_resources: bool = False
+    """Start although the cluster lacks the CPUs or GPUs asked for now (clusters that grow
+    by themselves). Off: that is refused, since such a run would wait for ever."""
+
+
+def setting_names() -> tuple[str, ...]:
+    """The names of all settings of `DAPOSettings`, in the order of their definition."""
+    return tuple(DAPOSettings.__annotations__)
+
+
+def setting_types() -> dict[str, Any]:
+    """The annotated type of each setting."""
+    return get_type_hints(DAPOSettings)

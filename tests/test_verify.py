@@ -1,0 +1,298 @@
+"""Graders: what they read, what they refuse, and that nothing can hang or fool them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.rewards.extract import clean, extract_robust, extract_strict
+from rllib_dapo.rewards.normalize import normalize_robust, normalize_strict
+from rllib_dapo.rewards.verify import GRADERS, Verdict, grade, parse_gold
+
+R, W = True, False  # right, wrong
+
+# response, ground truth, robust verdict, strict verdict
+TABLE = [
+    # the form asked for
+    ("Answer: 34", "34", R, R),
+    ("Let us see.\nAnswer: 34", "34", R, R),
+    ("answer : 34", "34", R, R),
+    ("Answer: 33\nNo, wait.\nAnswer: 34", "34", R, R),
+    ("Answer: 34\nAnswer: 33", "34", W, W),
+    ("Answer:\n34", "34", R, R),
+    ("34", "34", W, W),
+    ("", "34", W, W),
+    ("Answer:", "34", W, W),
+    ("Answer: 35", "34", W, W),
+    # wrapping
+    ("Answer: $13$", "13", R, R),
+    ("Answer: $$13$$", "13", R, R),
+    ("Answer: **34**", "34", R, W),
+    ("**Answer:** 34", "34", R, W),
+    ("**Answer**: 34", "34", R, W),
+    ("**Answer: 34**", "34", R, W),
+    ("### Answer: __34__", "34", R, W),
+    ("Answer: 34.", "34", R, W),
+    ("Answer: `34`", "34", R, W),
+    ("Answer: ```34```", "34", R, W),
+    ("```\nAnswer: 34\n```", "34", R, R),
+    ("Answer:\n```text\n34\n```", "34", R, W),
+    (r"Answer: \(34\)", "34", R, W),
+    (r"Answer: \[34\]", "34", R, W),
+    ("Answer:\n\\[\n34\n\\]", "34", R, W),
+    (r"Answer: \boxed{34}", "34", R, R),
+    (r"Answer: $\boxed{34}$.", "34", R, R),
+    (r"Answer: \boxed{\boxed{34}}", "34", R, W),
+    (r"Thus \boxed{34}.", "34", R, W),
+    (r"\fbox{34}", "34", R, W),
+    (r"\boxed{\text{Answer: } 34}", "34", R, W),
+    (r"$\text{Answer}: 34$", "34", R, W),
+    ("(Answer: 34)", "34", R, W),
+    ('Answer: "34"', "34", R, R),
+    ("答案:34", "34", R, W),
+    ("答案：34", "34", R, W),
+    ("答案是３４。", "34", R, W),
+    ("Answer： ３４", "34", R, W),
+    ("The answer is 34.", "34", R, W),
+    ("Final Answer: The final answer is $34$. I hope it is correct.", "34", R, R),
+    ("16 - 3 = <<16-3=13>>13\n#### 13", "13", R, W),
+    # several candidates: the last one, never a set
+    (r"\boxed{33} or \boxed{34}", "34", R, W),
+    (r"\boxed{34} or \boxed{33}", "34", W, W),
+    ("Answer: 33 or 34", "34", W, W),
+    ("Answer: 33, 34", "34", W, W),
+    ("Answer: 34, 33", "34", W, W),
+    (r"\boxed{33, 34}", "34", W, W),
+    ("Answer: 3 4", "34", W, R),
+    # integers
+    ("Answer: 34.0", "34", R, W),
+    ("Answer: 034", "34", R, W),
+    ("Answer: 33", "033", R, W),
+    ("Answer: +5", "5", R, W),
+    ("Answer: -1,234", "-1234", R, W),
+    ("Answer: 1,234", "1234", R, R),
+    (r"Answer: 1\,234", "1234", R, R),
+    ("Answer: 1{,}234", "1234", R, R),
+    ("Answer: 12,34", "1234", W, R),
+    ("Answer: \u22125", "-5", R, W),
+    ("Answer: -5", "5", W, W),
+    ("Answer: 711", "11", W, W),
+    ("Answer: 11", "711", W, W),
+    ("Answer: 12.5", "12", W, W),
+    ("Answer: 12", "12.5", W, W),
+    ("Answer: 3.14...", "3.14", W, W),
+    ("Answer: 34!", "34", W, W),
+    # fractions and decimals
+    (r"Answer: \dfrac{1}{2}", "1/2", R, W),
+    (r"Answer: \frac12", r"\frac{1}{2}", R, R),
+    ("Answer: 0.5", r"\frac{1}{2}", R, W),
+    ("Answer: .5", "0.5", R, W),
+    ("Answer: 2/4", "1/2", R, W),
+    (r"Answer: -\frac{1}{2}", r"\frac{-1}{2}", R, W),
+    ("Answer: ½", "0.5", R, W),
+    ("Answer: 1 1/2", "1.5", R, W),
+    (r"Answer: 2\frac{1}{3}", "7/3", R, W),
+    (r"Answer: 2\frac{1}{3}", "2/3", W, W),
+    (r"Answer: -1\frac{1}{2}", "-1.5", R, W),
+    ("Answer: 0.333", "1/3", W, W),
+    ("Answer: 1/0", "1", W, W),
+    ("Answer: 1.5e3", "1500", R, W),
+    ("Answer: 1500", r"1.5 \times 10^{3}", R, W),
+    # units and percent
+    ("Answer: 34 cm", "34", R, R),
+    (r"Answer: 34\text{ cm}^2", "34", R, R),
+    (r"Answer: $34^\circ$", "34", R, R),
+    (r"Answer: \$34", "34", R, R),
+    ("Answer: 34 dollars", "34", R, R),
+    (r"Answer: 34\text{ m}", "34 cm", W, W),
+    ("Answer: 34 thousand", "34", W, W),
+    ("Answer: 34 more than x", "34", W, W),
+    (r"Answer: 42\%", "42", R, W),
+    (r"Answer: 4200\%", "42", W, W),
+    (r"Answer: 42\%", "0.42", R, W),
+    (r"Answer: 0.42\%", "0.42", W, W),
+    # not a value: it would have to be evaluated
+    ("Answer: 23 + 45", "68", W, W),
+    ("Answer: 84/2", "42", W, W),
+    ("Answer: 42", "84/2", R, W),
+    ("Answer: 2^3", "8", W, W),
+    (r"Answer: \sqrt{4}", "2", W, W),
+    (r"\boxed{\int_0^{42}1dx}", "42", W, W),
+    (r"\boxed{41=42}", "42", W, W),
+    ("Answer: 5 = 34", "34", W, R),  # the recipe reads what follows the last "="
+    ("Answer: x = 34", "34", R, R),
+    ("Answer: x = 33 or x = 34", "34", W, R),
+    ("Answer: 12+35-7=?", "40", W, W),
+    ("Answer: $Answer (without quotes)", "34", W, W),
+    ("Answer: 9**9**9**9", "9", W, W),
+    ("Answer: __import__('os').system('true')", "0", W, W),
+    # symbolic
+    (r"Answer: \sqrt 3 \pi", "√3π", R, W),
+    (r"Answer: $\left( 3, \dfrac{\pi}{2} \right)$", r"(3, \frac{\pi}{2})", R, W),
+    ("Answer: x^{2} + 1", "x^2+1", R, W),
+    ("Answer: (x+1)^2", "x^2+2x+1", W, W),
+    ("Answer: y = 2x + 1", "2x+1", R, R),
+    (r"Answer: \text{Yes}", "yes", R, W),
+    ("Answer: (B)", "B", R, W),
+    ("Answer: [0,1)", "(0,1)", W, W),
+]
+
+
+@pytest.mark.parametrize(("text", "gold", "robust", "strict"), TABLE)
+def test_verdicts(text: str, gold: str, robust: bool, strict: bool) -> None:
+    assert grade(text, gold).correct is robust
+    assert grade(text, gold, "strict").correct is strict
+
+
+def test_the_table_is_as_large_as_promised() -> None:
+    assert len(TABLE) >= 80
+
+
+def test_arguments_swapped_are_noticed() -> None:
+    assert grade("Answer: 42", "84/2").correct
+    assert not grade("Answer: 84/2", "42").correct
+    assert grade("So it is 34.\nAnswer: 34", "34").correct
+    for name in GRADERS:
+        with pytest.raises(DataError, match="worked solution"):
+            grade("34", "So it is 34.\nAnswer: 34", name)
+
+
+def test_how_a_verdict_came_about() -> None:
+    assert grade("Answer: 34", "34") == Verdict(True, "34", "string")
+    assert grade("Answer: 34.0", "34") == Verdict(True, "34.0", "value")
+    assert grade("Answer: 35", "34") == Verdict(False, "35", "different")
+    assert grade("I do not know", "34") == Verdict(False, None, "no_answer")
+    assert grade("Answer: 1e999999999", "1").matched_by == "refused"
+    assert grade("Answer: " + "9" * 1500, "9").matched_by == "refused"
+
+
+def test_strict_reads_only_the_last_300_characters() -> None:
+    assert not grade("Answer: 34\n" + "x" * 300, "34", "strict").correct
+    assert grade("Answer: 34\n" + "x" * 280, "34", "strict").correct
+    assert grade("Answer: 34\n" + "x" * 300, "34").correct
+
+
+@pytest.mark.parametrize("grader", sorted(GRADERS))
+def test_ground_truths_of_any_type(grader: str) -> None:
+    for gold in (34, 34.0, np.int64(34), np.float32(34), "34"):
+        assert grade("Answer: 34", gold, grader).correct
+    assert grade("Answer: 1/2", "1/2", grader).correct
+    assert grade("Answer: x+1", "x+1", grader).correct
+
+
+@pytest.mark.parametrize(
+    "gold",
+    [
+        *("", "  ", "$$", r"\boxed{}", "nan", float("nan"), float("inf"), None, True, [34]),
+        *("1/0", r"\frac{1}{2", "1e9999999", "Because 2+2 is\nfour.", "word " * 100),
+    ],
+)
+def test_unreadable_ground_truths_are_refused(gold: object) -> None:
+    with pytest.raises(DataError):
+        parse_gold(gold)
+    with pytest.raises(DataError):
+        grade("Answer: 34", gold)
+
+
+def test_unknown_grader_suggests_the_nearest() -> None:
+    with pytest.raises(SettingError, match="did you mean 'robust'") as caught:
+        grade("Answer: 1", "1", "robost")
+    assert caught.value.setting == "grader"
+
+
+HOSTILE = {
+    "braces": "{" * 10**6,
+    "boxes": r"\boxed{" * 10**5,
+    "nested boxes": r"\boxed{" * 10**5 + "}" * 10**5,
+    "markers": "answer:" * 10**5,
+    "marker and spaces": ("answer" + " " * 50) * 20_000,
+    "answer is": "answer is " * 10**5,
+    "digits": "Answer: " + "9" * 10**6,
+    "fractions": "Answer: " + r"\frac" * 10**5,
+    "commas": "Answer: " + "1,111" * 10**5,
+    "short commas": "Answer: " + "1,1" * 600,
+    "dollars": "Answer: " + "$" * 10**6,
+    "text": "Answer: " + r"\text{" * 300 + "}" * 200,
+    "backslashes": "\\" * 10**6,
+    "tower": "Answer: 9**9**9**9",
+    "latex tower": r"Answer: 5^{5^{5^{5}}}",
+    "exponent": "Answer: 1e" + "9" * 900,
+    "factorials": "Answer: 9" + "!" * 1000,
+    "code": "Answer: __import__('os').system('touch /tmp/owned')",
+    "parentheses": "Answer: " + "(" * 1000 + "1" + ")" * 999,
+    "newlines": "Answer:" + "\n" * 10**6,
+    "million": "x" * 10**6 + "\nAnswer: 35",
+    "nul": "Answer: \0" * 10**5,
+    "surrogate": "Answer: \ud800",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_answers_are_wrong_and_quick(name: str) -> None:
+    for grader in GRADERS:
+        for gold in ("34", r"\sqrt{2}+x"):
+            start = time.process_time()
+            verdict = grade(HOSTILE[name], gold, grader)
+            assert time.process_time() - start < 1
+            assert not verdict.correct
+            assert len(verdict.extracted or "") <= 2_000
+
+
+@given(st.text() | st.text(alphabet="\\{}$boxedfra123.,-/%^_() \n*:Answer答案"))
+@settings(max_examples=300, deadline=None)
+def test_extracting_never_raises(text: str) -> None:
+    for response in (text, "Answer: " + text, "\\boxed{" + text, "\\boxed{" + text + "}"):
+        extract_strict(response)
+        extract_robust(response)
+        for name in GRADERS:
+            grade(response, "34", name)
+            grade(response, "x+1", name)
+
+
+_PIECES = st.lists(
+    st.sampled_from(
+        [
+            *"123 .,=$%{}()^_\\ax-+",
+            *(r"\frac", r"\sqrt", r"\text{", r"\boxed{", "an ", " cm", "π", r"\left"),
+            *(r"\dfrac", "units", r"\,", "answer is", "**", "½"),
+        ]
+    ),
+    max_size=14,
+).map("".join)
+
+
+@given(st.text() | _PIECES)
+@settings(max_examples=500, deadline=None)
+def test_normalising_is_idempotent(text: str) -> None:
+    for normalise in (clean, normalize_strict, normalize_robust):
+        once = normalise(text)
+        assert normalise(once) == once
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-(10**12), 10**12))
+def test_integers_are_equal_exactly_when_they_are(answer: int, gold: int) -> None:
+    assert grade(f"Answer: {answer}", gold).correct == (answer == gold)
+    for form in (f"{gold}", f"{gold:,}", f"{gold}.0", f"${gold}$", rf"\boxed{{{gold}}}"):
+        assert grade(f"Answer: {form}", gold).correct
+
+
+def test_graders_work_in_threads_and_event_loops() -> None:
+    verdicts: list[bool] = []
+    thread = threading.Thread(
+        target=lambda: verdicts.extend(grade("Answer: 34", "34", g).correct for g in GRADERS)
+    )
+    thread.start()
+    thread.join()
+
+    async def in_loop() -> bool:
+        return grade("Answer: 34", "34").correct
+
+    assert verdicts == [True, True]
+    assert asyncio.run(in_loop())
