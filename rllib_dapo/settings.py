@@ -10,6 +10,7 @@ machine with two cores; `tuned_examples/dapo_qwen2.5_32b_aime.yaml` has the pape
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, get_type_hints
 
 AtLimit = Literal["error", "train_on_partial", "skip"]
@@ -23,8 +24,9 @@ class DAPOSettings:
 
     # -- The model ----------------------------------------------------------------------
 
-    model: str = "embedded"
-    """The causal language model to train: `embedded` (ships with the package, needs no
+    language_model: str = "embedded"
+    """Written `model` in YAML and in `training(model=…)`; RLlib itself has an older use for
+    the attribute of that name. The causal language model to train: `embedded` (ships with the package, needs no
     network), a Hugging Face folder, or a hub id. Paper: Qwen2.5-32B."""
 
     trust_remote_code: bool = False
@@ -46,7 +48,7 @@ class DAPOSettings:
     system_prompt: str | None = None
     """A system message before the problem; chat models only."""
 
-    few_shot: tuple[dict[str, str], ...] = ()
+    few_shot: Sequence[dict[str, str]] = ()
     """Worked examples before the problem: dictionaries with `problem` and `answer`."""
 
     chat: ChatMode = "auto"

@@ -108,6 +108,11 @@ def test_ranks_differ_by_no_more_than_the_longest_row(batch, world_size):
     assert max(tokens) - min(tokens) <= batch.lengths.max()
 
 
+def test_ranks_are_balanced_by_tokens_not_by_rows_and_keep_the_order_of_rows():
+    shares = split_for_ranks(make_batch([([1], [1] * n) for n in (2, 3, 7)]), 2)
+    assert [share.lengths.tolist() for share in shares] == [[8], [3, 4]]
+
+
 def test_padded_rows_of_the_documented_example():
     padded = pad_rows(select(EXAMPLE, [0, 1]), pad_id=0)
     assert padded.input_ids.tolist() == [[1, 4, 5, 2], [1, 4, 6, 0]]
@@ -144,7 +149,7 @@ def test_a_batch_without_rows_can_be_padded():
 
 
 def test_a_response_to_an_empty_prompt_is_refused():
-    with pytest.raises(TrainingError, match="row 1 .*prompt_lengths=0"):
+    with pytest.raises(TrainingError, match=r"row 1 .*prompt_lengths=0"):
         pad_rows(make_batch([([1], [2]), ([], [3])]), 0)
 
 

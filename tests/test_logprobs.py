@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import examples
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rllib_dapo.errors import SettingError
 from rllib_dapo.ops.logprobs import token_logprobs_and_entropy
 
 torch.set_num_threads(1)
@@ -168,6 +169,13 @@ def test_a_frozen_head_gets_no_gradient():
     (got,) = torch.autograd.grad(logprobs.sum(), hidden)
     (wanted,) = torch.autograd.grad(naive(hidden, weight, targets, None, 1.0)[0].sum(), hidden)
     torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_without_probabilities_is_refused(temperature):
+    hidden, weight, targets, _ = inputs(4)
+    with pytest.raises(SettingError, match="temperature="):
+        token_logprobs_and_entropy(hidden, weight, targets, temperature=temperature)
 
 
 class LargestTensor(TorchDispatchMode):

@@ -167,7 +167,7 @@ def test_a_template_without_a_system_role_is_noticed_at_once() -> None:
 def test_too_long_prompts_are_refused_never_cut(chat_template: str | None) -> None:
     tokenizer = make_tokenizer(chat_template)
     length = len(PromptRenderer(tokenizer, template="plain").render("1+1").token_ids)
-    exact = PromptRenderer(tokenizer, template="plain", max_prompt_tokens=length)
+    exact = PromptRenderer(tokenizer, template="plain", max_prompt_length=length)
     assert len(exact.render("1+1").token_ids) == length
     with pytest.raises(PromptTooLong) as caught:
         exact.render("1+12")
@@ -175,8 +175,8 @@ def test_too_long_prompts_are_refused_never_cut(chat_template: str | None) -> No
     assert (caught.value.num_tokens, caught.value.limit) == (length + 1, length)
     copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
     assert str(copy) == str(caught.value)
-    with pytest.raises(SettingError, match="max_prompt_tokens=0"):
-        PromptRenderer(tokenizer, max_prompt_tokens=0)
+    with pytest.raises(SettingError, match="max_prompt_length=0"):
+        PromptRenderer(tokenizer, max_prompt_length=0)
 
 
 @pytest.mark.parametrize(

@@ -67,12 +67,12 @@ class PromptTooLong(DataError):  # noqa: N818 - a condition to drop and count, n
 
     Args:
         num_tokens: its length.
-        limit: `max_prompt_tokens`.
+        limit: `max_prompt_length`.
     """
 
     def __init__(self, num_tokens: int, limit: int) -> None:
         super().__init__(
-            f"a prompt of {num_tokens} tokens exceeds max_prompt_tokens={limit}; drop the"
+            f"a prompt of {num_tokens} tokens exceeds max_prompt_length={limit}; drop the"
             " problem or raise the limit"
         )
         self.num_tokens = num_tokens
@@ -94,7 +94,7 @@ class PromptRenderer:
         few_shot: worked examples, `{"problem": …, "answer": …}` each, posed through the
             template before the problem: as chat turns, or as text with blank lines between.
         chat: use the tokenizer's chat template: `always`, `never`, or `auto` (if it has one).
-        max_prompt_tokens: longest prompt, special tokens included; None for no limit.
+        max_prompt_length: longest prompt, special tokens included; None for no limit.
 
     Raises:
         SettingError: an argument is impossible, or the chat template refuses the messages
@@ -109,7 +109,7 @@ class PromptRenderer:
         system: str | None = None,
         few_shot: Sequence[Mapping[str, str]] = (),
         chat: ChatMode = "auto",
-        max_prompt_tokens: int | None = None,
+        max_prompt_length: int | None = None,
     ) -> None:
         if chat not in get_args(ChatMode):
             raise SettingError(f"chat={chat!r}: use 'auto', 'always' or 'never'", "chat")
@@ -120,13 +120,13 @@ class PromptRenderer:
                 " a base model, or set tokenizer.chat_template",
                 "chat",
             )
-        if max_prompt_tokens is not None and max_prompt_tokens < 1:
+        if max_prompt_length is not None and max_prompt_length < 1:
             raise SettingError(
-                f"max_prompt_tokens={max_prompt_tokens}: use 1 or more, or None",
-                "max_prompt_tokens",
+                f"max_prompt_length={max_prompt_length}: use 1 or more, or None",
+                "max_prompt_length",
             )
         self.uses_chat = chat != "never" and has_template
-        self.max_prompt_tokens = max_prompt_tokens
+        self.max_prompt_length = max_prompt_length
         self._tokenizer = tokenizer
         self._head, self._tail = _split_template(template)
         self._system = system
@@ -138,15 +138,15 @@ class PromptRenderer:
         """The prompt for one observation, a text or a list of chat messages.
 
         Raises:
-            PromptTooLong: it exceeds `max_prompt_tokens`.
+            PromptTooLong: it exceeds `max_prompt_length`.
         """
         token_ids, text = (
             self._render_chat(self.messages(observation))
             if self.uses_chat
             else self._render_plain(self._plain_text(observation))
         )
-        if self.max_prompt_tokens is not None and len(token_ids) > self.max_prompt_tokens:
-            raise PromptTooLong(len(token_ids), self.max_prompt_tokens)
+        if self.max_prompt_length is not None and len(token_ids) > self.max_prompt_length:
+            raise PromptTooLong(len(token_ids), self.max_prompt_length)
         return Prompt(np.array(token_ids, dtype=np.int64), text)
 
     def messages(self, observation: str | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -200,7 +200,7 @@ class PromptRenderer:
         try:
             ids, _ = self._render_chat(self.messages("1 + 1"))
         except Exception as error:  # a template is foreign code (Jinja)
-            culprit = "system" if self._system is not None else "chat"
+            culprit = "system_prompt" if self._system is not None else "chat"
             raise SettingError(
                 f"the tokenizer's chat template refuses these messages ({error}): it may know no"
                 " system role; put the instruction into the template instead, or use chat='never'",
@@ -224,9 +224,9 @@ def _split_template(template: str) -> tuple[str, str]:
     near = difflib.get_close_matches(template, TEMPLATES, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise SettingError(
-        f"template={template!r:.80}: a template is one of {', '.join(TEMPLATES)}, or a text that"
+        f"prompt_template={template!r:.80}: a template is one of {', '.join(TEMPLATES)}, or a text that"
         f" holds {_SLOT} exactly once; this holds it {found} times{hint}",
-        "template",
+        "prompt_template",
     )
 
 

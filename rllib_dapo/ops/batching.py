@@ -95,7 +95,7 @@ def split_for_ranks(batch: TokenBatch, world_size: int) -> list[TokenBatch]:
     shares: list[list[int]] = [[] for _ in range(world_size)]
     tokens = [0] * world_size
     for row in np.argsort(-batch.lengths, kind="stable"):
-        rank = min(range(world_size), key=lambda r: (tokens[r], len(shares[r])))
+        rank = min(range(world_size), key=tokens.__getitem__)
         shares[rank].append(int(row))
         tokens[rank] += int(batch.lengths[row])
     return [select(batch, np.array(sorted(share), dtype=np.int64)) for share in shares]

@@ -84,15 +84,15 @@ def decoupled_clip_objective(
     """
     _check_clip(clip_low, clip_high, dual_clip)
     keep = torch.ones_like(logprobs, dtype=torch.bool) if token_mask is None else token_mask
-    # Masked values are replaced *before* the arithmetic: selecting afterwards would still
-    # send 0 · NaN = NaN back through it.
+    # Masked values are replaced *before* the arithmetic: selecting afterwards only would
+    # send 0 · NaN = NaN back through exp().
     zero = torch.zeros((), dtype=logprobs.dtype, device=logprobs.device)
     log_ratio = torch.where(keep, logprobs, zero) - torch.where(keep, old_logprobs, zero)
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     low, high = 1.0 - clip_low, 1.0 + clip_high
 
     objective = torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
-    negative = keep & (advantages < 0)
+    negative = advantages < 0
     clipped_dual = torch.zeros_like(keep)
     if dual_clip is not None:
         bounded = torch.maximum(objective, dual_clip * advantages)
@@ -102,7 +102,7 @@ def decoupled_clip_objective(
         objective=torch.where(keep, objective, zero),
         ratio=ratio.detach(),
         clipped_low=negative & (ratio < low),
-        clipped_high=keep & (advantages > 0) & (ratio > high),
+        clipped_high=(advantages > 0) & (ratio > high),
         clipped_dual=clipped_dual,
     )
 

@@ -37,7 +37,7 @@ AtLimit = Literal["error", "train_on_partial", "skip"]
 _LOWEST_KEEP_RATE = 0.05
 _LARGEST_REQUEST = 4
 
-_REMEDIES: dict[Verdict, str] = {
+_REMEDIES: dict[str, str] = {
     "all_wrong": "the problems are too hard for this model: take easier ones or a larger group",
     "all_correct": "the problems are too easy for this model: take harder ones",
     "equal_scores": "the environment gives right and wrong answers one score: mend its reward",
@@ -83,7 +83,7 @@ class Progress:
 
     kept: int
     wanted: int
-    dropped: dict[Verdict, int]
+    dropped: dict[str, int]
     carried: int
     samples: int
     rounds: int
@@ -123,7 +123,7 @@ class DynamicSampler:
         self._previous_keep_rate = 1.0 if keep_rate is None else keep_rate
         self._outstanding = 0
         self._carried = 0
-        self._counts: Counter[Verdict] = Counter()
+        self._counts: Counter[str] = Counter()
         self._verdicts: dict[int, Verdict] = {}
         self._kept: dict[int, Group] = {}
         self._last_failure: str | None = None
@@ -134,7 +134,7 @@ class DynamicSampler:
         return self._counts.total()
 
     @property
-    def counts(self) -> dict[Verdict, int]:
+    def counts(self) -> dict[str, int]:
         """Groups by verdict; when not enabled, verdicts are counted without dropping."""
         return dict(self._counts)
 
@@ -226,7 +226,7 @@ class DynamicSampler:
             raise SamplingError(self._explain())
         return (groups, ()) if self.at_limit == "train_on_partial" else ((), groups)
 
-    def _dropped(self) -> dict[Verdict, int]:
+    def _dropped(self) -> dict[str, int]:
         """Counts of what was really dropped."""
         if not self.enabled:
             return {"failed": self._counts["failed"]}

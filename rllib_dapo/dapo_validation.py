@@ -1,0 +1,217 @@
+"""Checks of a `DAPOConfig`: every message names the setting, its value and the remedy."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from rllib_dapo.errors import SettingError
+from rllib_dapo.model import model_facts
+from rllib_dapo.rewards.length import check_soft_overlong
+from rllib_dapo.settings import setting_types
+
+if TYPE_CHECKING:
+    from rllib_dapo.dapo_config import DAPOConfig
+
+RLLIB_KEYS = frozenset({
+    "callbacks", "create_env_on_driver", "custom_eval_function", "framework", "input",
+    "lambda", "multiagent", "num_cpus_for_driver", "num_workers", "exploration_config",
+    "_enable_new_api_stack", "simple_optimizer", "policies",
+})  # fmt: skip
+"""Keys that RLlib's dictionaries may hold beside the attributes of its config."""
+
+
+def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise for the first key that is not known.
+
+    Raises:
+        SettingError: with the nearest right name.
+    """
+    names = sorted(name for name in known if not name.startswith("_"))
+    allowed = set(known)
+    for key in given:
+        if key in allowed:
+            continue
+        near = difflib.get_close_matches(str(key), names, n=1, cutoff=0.5)
+        hint = f" Did you mean `{near[0]}`?" if near else ""
+        raise SettingError(
+            f"`{key}` is no setting of DAPO or RLlib.{hint} DAPO's settings are listed in "
+            "rllib_dapo/settings.py and docs/settings.md.",
+            str(key),
+        )
+
+
+@cache
+def training_keywords() -> frozenset[str]:
+    """The keywords of RLlib's own `AlgorithmConfig.training`."""
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+    parameters = inspect.signature(AlgorithmConfig.training).parameters
+    return frozenset(parameters) - {"self"}
+
+
+def refuse_network_settings(value: Mapping[str, Any]) -> None:
+    """Raise for a `model` that is a dictionary of RLlib's old network settings."""
+    raise SettingError(
+        f"model={dict(value)!r:.80}: DAPO trains a language model; give its name as text, for "
+        "instance `model: embedded`, a folder, or a hub id",
+        "model",
+    )
+
+
+def check_before_rllib(config: DAPOConfig) -> None:
+    """Check what RLlib's own validation would trip over."""
+    _check_types(config)
+    if config.framework_str != "torch":
+        _refuse("framework", config.framework_str, "DAPO runs on torch only")
+    if config.env is None:
+        _refuse("env", None, "name an environment, for instance `rllib_dapo/Arithmetic-v0`")
+
+
+def check(config: DAPOConfig) -> None:
+    """Check DAPO's settings against each other, the model, the data and the cluster."""
+    _check_ranges(config)
+    _check_batch(config)
+    check_soft_overlong_settings(config)
+    _check_model(config)
+    _check_environment(config)
+    _check_cluster(config)
+
+
+def check_soft_overlong_settings(config: DAPOConfig) -> None:
+    """Eq. 13 needs 0 < L_cache ≤ L_max; nothing is asked of it while it is off."""
+    if config.soft_overlong_punishment:
+        check_soft_overlong(max_length=config.max_response_length, cache=config.soft_overlong_cache)
+
+
+@cache
+def _adapters() -> dict[str, TypeAdapter[Any]]:
+    options = ConfigDict(strict=True)
+    return {name: TypeAdapter(kind, config=options) for name, kind in setting_types().items()}
+
+
+def _check_types(config: DAPOConfig) -> None:
+    for name, adapter in _adapters().items():
+        value = getattr(config, name)
+        try:
+            adapter.validate_python(value.item() if isinstance(value, np.generic) else value)
+        except ValidationError as error:
+            reason = error.errors()[0]["msg"]
+            key = "model" if name == "language_model" else name
+            raise SettingError(f"{key}={value!r}: {reason}", key) from error
+
+
+def _refuse(name: str, value: object, remedy: str) -> None:
+    raise SettingError(f"{name}={value!r}: {remedy}", name)
+
+
+def _check_ranges(config: DAPOConfig) -> None:
+    at_least = {
+        "group_size": (2, "an answer is compared with the others of its group; use 2 or more"),
+        "groups_per_batch": (1, "use 1 or more"),
+        "max_sampling_rounds": (1, "use 1 or more"),
+        "max_prompt_length": (1, "use 1 token or more"),
+        "max_response_length": (1, "use 1 token or more"),
+        "warmup_iterations": (0, "use 0 for none"),
+        "weight_decay": (0, "use 0 for none"),
+        "max_tokens_per_microbatch": (1, "use 1 token or more"),
+        "max_skipped_updates": (1, "use 1 or more"),
+        "clip_high": (0, "use 0 or more; the paper has 0.28"),
+        "evaluation_samples": (1, "use 1 or more"),
+        "evaluation_temperature": (0, "use 0 (greedy) or more"),
+    }
+    for name, (bound, remedy) in at_least.items():
+        value = getattr(config, name)
+        if not value >= bound:
+            _refuse(name, value, remedy)
+    if not 0 < config.clip_low < 1:
+        _refuse("clip_low", config.clip_low, "use a number between 0 and 1; the paper has 0.2")
+    if config.dual_clip is not None and not config.dual_clip > 1:
+        _refuse("dual_clip", config.dual_clip, "use a number above 1, or null for none")
+    if not config.temperature > 0:
+        _refuse("temperature", config.temperature, "training samples; use a number above 0")
+    if config.top_p != 1:
+        _refuse(
+            "top_p",
+            config.top_p,
+            "the loss needs the probabilities of the whole distribution; use 1.0 in training and "
+            "`evaluation_top_p` for evaluation",
+        )
+    if not 0 < config.evaluation_top_p <= 1:
+        _refuse("evaluation_top_p", config.evaluation_top_p, "use a number above 0, up to 1")
+    if not (isinstance(config.lr, (int, float)) and config.lr >= 0):
+        _refuse("lr", config.lr, "use one number of 0 or more; warm-up is `warmup_iterations`")
+
+
+def _check_batch(config: DAPOConfig) -> None:
+    responses, size = config.responses_per_batch, config.minibatch_size
+    if size is None or not 1 <= size <= responses:
+        _refuse(
+            "minibatch_size",
+            size,
+            f"use 1 to {responses} responses (groups_per_batch={config.groups_per_batch} times "
+            f"group_size={config.group_size})",
+        )
+    if responses % size:
+        _refuse(
+            "minibatch_size",
+            size,
+            f"it must divide the {responses} responses of a batch (groups_per_batch="
+            f"{config.groups_per_batch} times group_size={config.group_size})",
+        )
+    if config.num_learners > size:
+        _refuse("num_learners", config.num_learners, f"use at most minibatch_size={size}")
+    if config.num_epochs < 1:
+        _refuse("num_epochs", config.num_epochs, "use 1 or more")
+
+
+def _check_model(config: DAPOConfig) -> None:
+    from rllib_dapo.dapo_env_runner import make_renderer
+
+    facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
+    total = config.max_prompt_length + config.max_response_length
+    if facts.context_length is not None and total > facts.context_length:
+        _refuse(
+            "max_response_length",
+            config.max_response_length,
+            f"with max_prompt_length={config.max_prompt_length} that makes {total} tokens, more "
+            f"than the {facts.context_length} of model={config.language_model!r}; lower one of them",
+        )
+    make_renderer(config)  # refuses impossible prompts
+
+
+def _check_environment(config: DAPOConfig) -> None:
+    from rllib_dapo.registration import make_env
+
+    make_env(config.env, config.env_config).close()
+
+
+def _check_cluster(config: DAPOConfig) -> None:
+    """Refuse to wait for ever for CPUs and GPUs that the cluster does not have."""
+    import ray
+
+    if config.in_evaluation or config.wait_for_resources or not ray.is_initialized():
+        return
+    wanted = {
+        "CPU": config.num_env_runners * config.num_cpus_per_env_runner
+        + config.num_learners * (1 if config.num_cpus_per_learner == "auto" else 0),
+        "GPU": config.num_env_runners * config.num_gpus_per_env_runner
+        + config.num_learners * max(0, config.num_gpus_per_learner),
+    }
+    there = ray.cluster_resources()
+    for kind, amount in wanted.items():
+        if amount > there.get(kind, 0):
+            _refuse(
+                "num_env_runners",
+                config.num_env_runners,
+                f"these runners and num_learners={config.num_learners} ask for {amount:g} {kind}s, "
+                f"the cluster has {there.get(kind, 0):g}. Lower `num_env_runners` or "
+                f"`num_{kind.lower()}s_per_env_runner` (fractions such as 0.5 are fine), or set "
+                "`wait_for_resources` on a cluster that grows",
+            )

@@ -1,0 +1,125 @@
+"""Every metric: its key in the result, its unit and its meaning.
+
+Keys are the paths of RLlib's nested result dictionaries; TensorBoard shows them under
+`ray/tune/`. `docs/metrics.md` is made from this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ROLLOUT = "env_runners"
+LEARNER = "learners/default_policy"
+TIME = "time"
+EVALUATION = "evaluation"
+INITIAL_EVALUATION = "initial_evaluation"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of an iteration's result.
+
+    Attributes:
+        key: path in the result, parts joined by "/".
+        unit: what it is counted in; "" for shares from 0 to 1.
+        meaning: what it says, in one sentence.
+    """
+
+    key: str
+    unit: str
+    meaning: str
+
+
+def _metrics(prefix: str, rows: Iterable[tuple[str, str, str]]) -> tuple[Metric, ...]:
+    return tuple(Metric(f"{prefix}/{name}", unit, meaning) for name, unit, meaning in rows)
+
+
+ROLLOUT_METRICS = _metrics(
+    ROLLOUT,
+    [
+        ("accuracy", "", "share of all answers sampled in this iteration that are right"),
+        ("episode_return_mean", "reward", "mean reward of the trained answers, shaping included"),
+        ("score_mean", "reward", "mean reward of all sampled answers, before shaping"),
+        ("length_penalty_mean", "reward", "mean of Eq. 13 over the trained answers"),
+        ("response_length_mean", "tokens", "mean length of all sampled answers"),
+        ("response_length_max", "tokens", "longest sampled answer"),
+        ("truncated_share", "", "share of sampled answers cut at max_response_length"),
+        ("groups_kept", "groups", "groups in the training batch"),
+        ("groups_sampled", "groups", "groups sampled in this iteration, kept or dropped"),
+        ("groups_all_correct_share", "", "share of sampled groups whose answers are all right"),
+        ("groups_all_wrong_share", "", "share of sampled groups whose answers are all wrong"),
+        ("groups_failed", "groups", "groups that could not be scored, or whose prompt is too long"),
+        ("groups_reused", "groups", "groups in the batch left over from the iteration before"),
+        ("rounds", "rounds", "rounds of asking for problems that the batch took"),
+        ("num_env_steps_sampled", "answers", "answers sampled in this iteration"),
+        ("num_env_steps_sampled_lifetime", "answers", "answers sampled since the beginning"),
+        ("tokens_sampled", "tokens", "answer tokens generated in this iteration"),
+        ("tokens_per_s", "tokens/s", "answer tokens generated per second of sampling"),
+        ("problem_stream_position", "problems", "problems posed since the beginning"),
+        ("skipped_batch", "0 or 1", "1 if the batch was not full and at_sampling_limit is skip"),
+    ],
+)
+
+LEARNER_METRICS = _metrics(
+    LEARNER,
+    [
+        ("loss", "", "minus the objective of Eq. 12, mean over the updates"),
+        ("entropy", "nats", "mean entropy of the policy over the trained tokens"),
+        ("token_prob_mean", "", "mean probability of the trained tokens under the policy"),
+        ("clip_share_low", "", "share of tokens clipped at 1 - clip_low"),
+        ("clip_share_high", "", "share of tokens clipped at 1 + clip_high"),
+        ("ratio_mean", "", "mean of the ratio of new to old probability"),
+        ("approx_kl", "nats", "mean of log(old/new): how far the updates moved the policy"),
+        ("grad_norm", "", "norm of the gradient before clipping, mean over the updates"),
+        ("lr", "", "learning rate of this iteration"),
+        ("engine_gap_mean", "nats", "mean |engine - learner| log-probability before any update"),
+        ("engine_gap_max", "nats", "largest |engine - learner| log-probability before any update"),
+        ("masked_token_share", "", "share of response tokens left out of the loss"),
+        ("updates", "updates", "optimizer steps of this iteration"),
+        ("updates_skipped", "updates", "steps skipped for a gradient that is not finite"),
+        ("tokens_trained", "tokens", "response tokens in the loss, summed over the updates"),
+        ("tokens_per_s", "tokens/s", "tokens, prompts included, trained per second"),
+    ],
+)
+
+TIME_METRICS = _metrics(
+    TIME,
+    [
+        ("sample_s", "s", "sampling and scoring"),
+        ("learn_s", "s", "optimizer steps"),
+        ("sync_s", "s", "new weights from the learner into the engines"),
+        ("evaluate_s", "s", "evaluation, when there was one"),
+    ],
+)
+
+_EVALUATION_ROWS = (
+    ("accuracy", "", "avg@k: share of right answers on held-out problems"),
+    ("pass_at_k", "", "share of held-out problems with a right answer among k"),
+    ("majority_at_k", "", "share of held-out problems whose most frequent answer is right"),
+    ("response_length_mean", "tokens", "mean length of the answers"),
+    ("truncated_share", "", "share of answers cut at max_response_length"),
+    ("num_problems", "problems", "held-out problems"),
+    ("k", "answers", "answers per problem"),
+)
+
+EVALUATION_METRICS = _metrics(EVALUATION, _EVALUATION_ROWS)
+INITIAL_EVALUATION_METRICS = _metrics(
+    INITIAL_EVALUATION,
+    [(n, u, m + ", before training; first iteration only") for n, u, m in _EVALUATION_ROWS],
+)
+
+ALL_METRICS = (
+    *ROLLOUT_METRICS,
+    *LEARNER_METRICS,
+    *TIME_METRICS,
+    *EVALUATION_METRICS,
+    *INITIAL_EVALUATION_METRICS,
+)
+
+
+def as_markdown() -> str:
+    """The table of docs/metrics.md."""
+    lines = ["| key | unit | meaning |", "| --- | --- | --- |"]
+    lines += [f"| `{m.key}` | {m.unit or 'share'} | {m.meaning} |" for m in ALL_METRICS]
+    return "\n".join(lines) + "\n"

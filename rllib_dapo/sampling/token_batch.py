@@ -1,0 +1,76 @@
+"""From scored groups to the batch the learner trains on.
+
+reward = score + Eq. 13        (soft overlong punishment, when on)
+advantage = (reward - mean) / std over the group
+loss mask: False for truncated answers   (overlong filtering, when on)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rllib_dapo.ops.advantages import group_advantages
+from rllib_dapo.rewards.length import soft_overlong_punishment
+from rllib_dapo.types import FloatArray, Group, TokenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class RewardShaping:
+    """Which parts of the reward and the loss mask are on.
+
+    Attributes:
+        max_length: L_max of Eq. 13, tokens.
+        overlong_cache: L_cache of Eq. 13, tokens; None: no soft overlong punishment.
+        overlong_filtering: take truncated answers out of the loss.
+        normalize_std: divide advantages by the group's standard deviation.
+    """
+
+    max_length: int
+    overlong_cache: int | None
+    overlong_filtering: bool
+    normalize_std: bool
+
+
+def length_penalties(group: Group, shaping: RewardShaping) -> FloatArray:
+    """float32[G], Eq. 13 of each answer: 0 where it is short enough or the part is off."""
+    lengths = np.array([len(c.token_ids) for c in group.completions], dtype=np.int64)
+    if shaping.overlong_cache is None:
+        return np.zeros(len(lengths), dtype=np.float32)
+    penalties = soft_overlong_punishment(
+        lengths, max_length=shaping.max_length, cache=shaping.overlong_cache
+    )
+    return np.asarray(penalties, dtype=np.float32)
+
+
+def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBatch:
+    """Lay groups out as one flat batch, in their order.
+
+    Truncated answers count in their group's mean and standard deviation even where
+    overlong filtering takes them out of the loss: they are part of what the policy did.
+
+    Args:
+        groups: at least one, none failed.
+        shaping: see `RewardShaping`.
+    """
+    completions = [c for group in groups for c in group.completions]
+    prompts = [g.prompt.token_ids for g in groups for _ in g.completions]
+    rewards = [group.scores + length_penalties(group, shaping) for group in groups]
+    advantages = [group_advantages(r, normalize_std=shaping.normalize_std) for r in rewards]
+    pieces = [
+        part
+        for prompt, c in zip(prompts, completions, strict=True)
+        for part in (prompt, c.token_ids)
+    ]
+    truncated = np.array([c.truncated for c in completions], dtype=np.bool_)
+    return TokenBatch(
+        token_ids=np.concatenate(pieces).astype(np.int64),
+        prompt_lengths=np.array([len(p) for p in prompts], dtype=np.int64),
+        response_lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
+        old_logprobs=np.concatenate([c.logprobs for c in completions]).astype(np.float32),
+        advantages=np.concatenate(advantages).astype(np.float32),
+        loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
+        groups=np.repeat(np.arange(len(groups)), [len(g.completions) for g in groups]),
+    )
