@@ -50,3 +50,5 @@ class UnicodeText(gym.Space[str]):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnicodeText) and other.max_length == self.max_length
+
+    __hash__ = None  # type: ignore[assignment]  # as gymnasium's spaces: equal by value, mutable

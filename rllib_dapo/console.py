@@ -11,6 +11,8 @@ from ray.tune import Callback
 from rich.console import Console
 from rich.markup import escape
 
+from rllib_dapo.metrics import EVALUATION, LEARNER, ROLLOUT
+
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
 
@@ -50,18 +52,21 @@ class Column:
 # In order of importance: a narrow terminal shows the first ones that fit.
 DAPO_COLUMNS = (
     Column("iter", "training_iteration", ".0f", 5),
-    Column("acc", "accuracy"),
-    Column("eval", "evaluation/accuracy"),
-    Column("reward", "reward_mean"),
+    Column("acc", f"{ROLLOUT}/accuracy", ".1%"),
+    Column("held-out", f"{EVALUATION}/accuracy", ".1%", 8),
+    Column("return", f"{ROLLOUT}/episode_return_mean", ".2f"),
     Column("s", "time_this_iter_s", ".1f", 6),
-    Column("length", "response_length_mean", ".0f"),
-    Column("max", "response_length_max", ".0f", 6),
-    Column("cut", "truncated_share", ".1%", 6),
-    Column("entropy", "entropy"),
-    Column("clip", "clip_share_high", ".2%"),
-    Column("kept", "groups_kept", ".0f", 5),
-    Column("dropped", "groups_dropped", ".0f"),
-    Column("tok/s", "tokens_per_s", ".0f"),
+    Column("length", f"{ROLLOUT}/response_length_mean", ".1f"),
+    Column("cut", f"{ROLLOUT}/truncated_share", ".1%", 6),
+    Column("entropy", f"{LEARNER}/entropy"),
+    Column("clip+", f"{LEARNER}/clip_share_high", ".2%"),
+    Column("clip-", f"{LEARNER}/clip_share_low", ".2%"),
+    Column("kept", f"{ROLLOUT}/groups_kept", ".0f", 5),
+    Column("asked", f"{ROLLOUT}/groups_sampled", ".0f", 6),
+    Column("rounds", f"{ROLLOUT}/rounds", ".0f", 6),
+    Column("grad", f"{LEARNER}/grad_norm", ".2f", 6),
+    Column("gap", f"{LEARNER}/engine_gap_mean", ".0e", 6),
+    Column("tok/s", f"{ROLLOUT}/tokens_per_s", ".0f"),
 )
 OTHER_COLUMNS = (
     Column("iter", "training_iteration", ".0f", 5),

@@ -29,7 +29,7 @@ from rllib_dapo.types import Group, ProblemRef
 _STATE = "dapo"
 
 
-class DAPO(Algorithm):  # type: ignore[misc]  # RLlib's class is untyped
+class DAPO(Algorithm):
     """Decoupled clip and dynamic sampling policy optimisation."""
 
     @classmethod
@@ -255,5 +255,3 @@ class DAPO(Algorithm):  # type: ignore[misc]  # RLlib's class is untyped
         """RLlib's restore, then the weights into the engines, whatever their version."""
         super().restore_from_path(path, *args, **kwargs)
         self._pool.sync_weights(self.learner_group)
-
-

@@ -29,7 +29,7 @@ _ALIASES = {
 }
 
 
-class DAPOConfig(AlgorithmConfig, DAPOSettings):  # type: ignore[misc]  # RLlib's is untyped
+class DAPOConfig(AlgorithmConfig, DAPOSettings):
     """Configures DAPO; settings and their meaning: `settings.DAPOSettings`.
 
     Example:
@@ -185,12 +185,13 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):  # type: ignore[misc]  # RLlib'
 
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        return super()._model_config_auto_includes | {
+        own = {
             "path": model_path(self.language_model),
             "temperature": self.temperature,
             "trust_remote_code": self.trust_remote_code,
             "entropy_grad": self.entropy_coeff != 0.0,
         }
+        return dict(super()._model_config_auto_includes) | own
 
     @property
     def responses_per_batch(self) -> int:

@@ -22,11 +22,11 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
-from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.engine.base import FinishedRequest, InferenceEngine, SampledAnswer, Sampling
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model import load_tokenizer, model_facts
+from rllib_dapo.prompting import make_renderer
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 if TYPE_CHECKING:
@@ -69,20 +69,7 @@ class RunnerReply:
     error: str | None = None
 
 
-def make_renderer(config: DAPOConfig) -> PromptRenderer:
-    """The prompt renderer that a configuration describes."""
-    facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
-    return PromptRenderer(
-        load_tokenizer(facts.path, trust_remote_code=config.trust_remote_code),
-        template=config.prompt_template,
-        system=config.system_prompt,
-        few_shot=config.few_shot,
-        chat=config.chat,
-        max_prompt_length=config.max_prompt_length,
-    )
-
-
-class DAPOEnvRunner(EnvRunner, Checkpointable):  # type: ignore[misc]  # RLlib's are untyped
+class DAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of answers, as RLlib's local runner or as a remote actor."""
 
     def __init__(self, *, config: DAPOConfig, **kwargs: Any) -> None:

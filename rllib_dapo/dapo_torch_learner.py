@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from rllib_dapo.rl_batch import from_multi_agent_batch, to_multi_agent_batch
 from rllib_dapo.types import TokenBatch
 
 
-class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is untyped
+class DAPOTorchLearner(TorchLearner):
     """Trains the policy on token batches."""
 
     def build(self) -> None:
@@ -52,6 +52,7 @@ class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is 
         self._skipped_in_a_row = 0
         self._update_metrics = UpdateMetrics(self.device)
         self._before_first_step = True
+        self._sampling_version = 0
         self._update_started = 0.0
 
     def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
@@ -75,6 +76,8 @@ class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is 
         factor = min(1.0, (self._weights_seq_no + 1) / warmup) if warmup else 1.0
         for optimizer in self._optimizer_parameters:
             self._set_optimizer_lr(optimizer, self.config.lr * factor)
+        # What the engines were given last carries this number (RLlib counts it up next).
+        self._sampling_version = self._weights_seq_no
         self._before_first_step = True
         self._update_metrics.reset()
         self._update_started = time.perf_counter()
@@ -131,7 +134,7 @@ class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is 
 
     @property
     def _world_size(self) -> int:
-        return max(1, self.config.num_learners)
+        return max(1, int(self.config.num_learners))
 
     def _make_modules_ddp_if_necessary(self) -> None:
         """Leave the module unwrapped.
@@ -174,6 +177,7 @@ class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is 
             "old_logprobs": rows.old_logprobs,
             "advantages": np.repeat(rows.advantages, lengths),
             "token_weights": np.repeat(weights, lengths).astype(np.float32),
+            "on_policy": np.repeat(rows.weights_versions == self._sampling_version, lengths),
         }
         batch = {name: torch.from_numpy(a).to(self.device) for name, a in arrays.items()}
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
@@ -192,7 +196,8 @@ class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is 
             module_id: RLlib's; there is one module.
             config: the DAPO configuration.
             batch: `PaddedRows` as tensors, and per response token float32[T] `old_logprobs`,
-                `advantages` and `token_weights` (0 takes a token out).
+                `advantages` and `token_weights` (0 takes a token out), and bool[T]
+                `on_policy`, sampled by the weights this update began with.
             fwd_out: what `DAPOTorchRLModule._forward_train` returned.
 
         Returns:
@@ -218,7 +223,7 @@ class DAPOTorchLearner(TorchLearner):  # type: ignore[misc]  # RLlib's class is 
             old_logprobs=batch["old_logprobs"],
             entropy=entropy.detach(),
             kept=kept,
-            before_first_step=self._before_first_step,
+            unchanged=batch["on_policy"] if self._before_first_step else None,
         )
         return weighted_loss(objective, batch["token_weights"])
 
@@ -261,12 +266,5 @@ def _drop_unusable(batch: TokenBatch) -> TokenBatch:
     owner = np.repeat(np.arange(len(batch)), batch.response_lengths)
     mask = batch.loss_mask.copy()
     mask[owner[~finite]] = False
-    return TokenBatch(
-        token_ids=batch.token_ids,
-        prompt_lengths=batch.prompt_lengths,
-        response_lengths=batch.response_lengths,
-        old_logprobs=np.where(finite, batch.old_logprobs, 0.0).astype(np.float32),
-        advantages=batch.advantages,
-        loss_mask=mask,
-        groups=batch.groups,
-    )
+    logprobs = np.where(finite, batch.old_logprobs, 0.0).astype(np.float32)
+    return replace(batch, old_logprobs=logprobs, loss_mask=mask)

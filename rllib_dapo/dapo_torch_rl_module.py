@@ -16,7 +16,7 @@ from rllib_dapo.ops.logprobs import token_logprobs_and_entropy
 _LOGITS_AT_ONCE = 16 * 2**20
 
 
-class DAPOTorchRLModule(TorchRLModule):  # type: ignore[misc]  # RLlib's class is untyped
+class DAPOTorchRLModule(TorchRLModule):
     """The policy: token by token, the distribution of the next token.
 
     `model_config` holds `path`, `temperature`, `trust_remote_code` and `entropy_grad`. The

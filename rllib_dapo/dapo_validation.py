@@ -13,6 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model import model_facts
+from rllib_dapo.prompting import make_renderer
 from rllib_dapo.rewards.length import check_soft_overlong
 from rllib_dapo.settings import setting_types
 
@@ -172,8 +173,6 @@ def _check_batch(config: DAPOConfig) -> None:
 
 
 def _check_model(config: DAPOConfig) -> None:
-    from rllib_dapo.dapo_env_runner import make_renderer
-
     facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
     total = config.max_prompt_length + config.max_response_length
     if facts.context_length is not None and total > facts.context_length:
@@ -181,7 +180,7 @@ def _check_model(config: DAPOConfig) -> None:
             "max_response_length",
             config.max_response_length,
             f"with max_prompt_length={config.max_prompt_length} that makes {total} tokens, more "
-            f"than the {facts.context_length} of model={config.language_model!r}; lower one of them",
+            f"than model={config.language_model!r} reads ({facts.context_length}); lower one",
         )
     make_renderer(config)  # refuses impossible prompts
 

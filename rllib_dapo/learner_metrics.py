@@ -44,12 +44,12 @@ class UpdateMetrics:
         old_logprobs: Tensor,
         entropy: Tensor,
         kept: Tensor,
-        before_first_step: bool,
+        unchanged: Tensor | None,
     ) -> None:
         """Add one micro-batch; all tensors are [T], `kept` says which tokens count.
 
-        Before the first step the policy is still the one that sampled, so what differs then
-        is the arithmetic of engine and learner.
+        `unchanged` (bool, or None for none) says which tokens were sampled by the very
+        weights that the learner has now: what differs there is only the arithmetic.
         """
         log_ratio = (logprobs - old_logprobs)[kept]
         rows = (
@@ -59,8 +59,8 @@ class UpdateMetrics:
         for name, values in zip(_TOKEN_SUMS, rows, strict=True):
             self._sums[name] += values.double().sum()
         self._sums["tokens"] += kept.sum()
-        if before_first_step and len(log_ratio):
-            gap = log_ratio.abs().double()
+        if unchanged is not None and bool((kept & unchanged).any()):
+            gap = log_ratio[unchanged[kept]].abs().double()
             self._sums["gap"] += gap.sum()
             self._sums["gap_tokens"] += len(gap)
             self._gap_max = torch.maximum(self._gap_max, gap.max())

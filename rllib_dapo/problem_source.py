@@ -10,6 +10,7 @@ import numpy as np
 from rllib_dapo.data.prompts import PromptTooLong
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.errors import SettingError
+from rllib_dapo.prompting import make_renderer
 from rllib_dapo.types import IntArray, ProblemRef
 
 if TYPE_CHECKING:
@@ -87,8 +88,6 @@ def _num_problems(env: Any) -> int | None:
 
 def _fitting_problems(env: Any, config: DAPOConfig, setting: str) -> IntArray | None:
     """The indices of the problems whose prompt fits; None: not a finite, scannable set."""
-    from rllib_dapo.dapo_env_runner import make_renderer
-
     size = _num_problems(env)
     if size is None or size > _LARGEST_SCAN:
         return None

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rllib_dapo.sampling.token_batch import RewardShaping, length_penalties
 from rllib_dapo.types import Completion, Group
@@ -81,5 +82,6 @@ def _majority_is_correct(group: Group) -> bool:
     return votes.most_common(1)[0][0] is True
 
 
-def _mean(values: Sequence[float] | np.ndarray) -> float:  # type: ignore[type-arg]
-    return float(np.mean(values)) if len(values) else 0.0
+def _mean(values: npt.ArrayLike) -> float:
+    array = np.asarray(values, dtype=np.float64)
+    return float(array.mean()) if array.size else 0.0

@@ -129,10 +129,12 @@ class TokenBatch:
         loss_mask: bool[B], False takes a whole response out of numerator and
             denominator (overlong filtering).
         groups: int64[B], which group (0 … N-1) a sequence belongs to.
+        weights_versions: int64[B], version of the policy that sampled each sequence.
 
     Example: two answers, [5, 2] and [6], to the prompt [1, 4]:
         token_ids [1,4,5,2, 1,4,6], prompt_lengths [2,2], response_lengths [2,1],
-        old_logprobs [-.1,-.2, -.9], advantages [1,-1], loss_mask [T,T], groups [0,0].
+        old_logprobs [-.1,-.2, -.9], advantages [1,-1], loss_mask [T,T], groups [0,0],
+        weights_versions [3,3].
     """
 
     token_ids: IntArray
@@ -142,6 +144,7 @@ class TokenBatch:
     advantages: FloatArray
     loss_mask: BoolArray
     groups: IntArray
+    weights_versions: IntArray
 
     def __len__(self) -> int:
         """Number of sequences B."""

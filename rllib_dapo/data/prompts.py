@@ -224,8 +224,8 @@ def _split_template(template: str) -> tuple[str, str]:
     near = difflib.get_close_matches(template, TEMPLATES, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise SettingError(
-        f"prompt_template={template!r:.80}: a template is one of {', '.join(TEMPLATES)}, or a text that"
-        f" holds {_SLOT} exactly once; this holds it {found} times{hint}",
+        f"prompt_template={template!r:.80}: a template is one of {', '.join(TEMPLATES)}, or a text"
+        f" that holds {_SLOT} exactly once; this holds it {found} times{hint}",
         "prompt_template",
     )
 

@@ -206,7 +206,7 @@ class VLLMEngine:
 
 
 def _answer(output: CompletionOutput) -> SampledAnswer:
-    """vLLM's record of one answer as ours."""
+    """VLLM's record of one answer as ours."""
     token_ids = np.fromiter(output.token_ids, dtype=np.int64)
     # One entry per position: the sampled token's own.
     logprobs = np.fromiter(output.logprobs.logprobs, dtype=np.float32)

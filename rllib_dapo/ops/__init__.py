@@ -1,0 +1,1 @@
+"""The algorithm's mathematics: pure functions, no Ray and no vLLM."""

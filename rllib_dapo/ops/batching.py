@@ -36,6 +36,7 @@ def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
         advantages=batch.advantages[picked],
         loss_mask=batch.loss_mask[picked],
         groups=batch.groups[picked],
+        weights_versions=batch.weights_versions[picked],
     )
 
 
@@ -61,6 +62,7 @@ def concatenate(batches: Sequence[TokenBatch], *, distinct_groups: bool = False)
         advantages=np.concatenate([no_floats, *(b.advantages for b in batches)]),
         loss_mask=np.concatenate([np.zeros(0, np.bool_), *(b.loss_mask for b in batches)]),
         groups=np.concatenate([no_ints, *groups]),
+        weights_versions=np.concatenate([no_ints, *(b.weights_versions for b in batches)]),
     )
 
 

@@ -1,0 +1,1 @@
+"""From an answer's text to its reward."""

@@ -1,0 +1,1 @@
+"""Which groups make a batch, and how they become one."""

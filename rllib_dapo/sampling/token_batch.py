@@ -64,6 +64,7 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
         for prompt, c in zip(prompts, completions, strict=True)
         for part in (prompt, c.token_ids)
     ]
+    sizes = [len(g.completions) for g in groups]
     truncated = np.array([c.truncated for c in completions], dtype=np.bool_)
     return TokenBatch(
         token_ids=np.concatenate(pieces).astype(np.int64),
@@ -72,5 +73,6 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
         old_logprobs=np.concatenate([c.logprobs for c in completions]).astype(np.float32),
         advantages=np.concatenate(advantages).astype(np.float32),
         loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
-        groups=np.repeat(np.arange(len(groups)), [len(g.completions) for g in groups]),
+        groups=np.repeat(np.arange(len(groups)), sizes),
+        weights_versions=np.repeat([g.weights_version for g in groups], sizes),
     )

@@ -54,7 +54,7 @@ class Stage:
         return self.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-STAGES = (Stage(CLEAN, 3000, 2e-3), Stage(BASE, 1200, 1e-3))
+STAGES = (Stage(CLEAN, 1600, 2e-3), Stage(BASE, 1200, 1e-3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, help="at most so many steps a stage: for trying out")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(args.threads)
@@ -258,6 +258,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
+    (args.out / "model.safetensors").chmod(0o644)  # safetensors writes for its owner alone
     log.info("saved to %s; measuring", args.out)
     measured = measure(model, tokenizer)
     text = readme(args.seed, args.threads, stages, seconds, measured)

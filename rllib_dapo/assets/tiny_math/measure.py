@@ -79,7 +79,7 @@ def answers(
     """For each held-out problem, `samples` answers drawn at T = 1 (torch's global seed)."""
     env = ArithmeticEnv(split="validation")
     sampler: Any = model  # transformers' annotations of `generate` reject its own models
-    how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
+    how: dict[str, Any] = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
     found: list[list[Answer]] = []
     block = max(_AT_ONCE // samples, 1)
     for start in range(indices.start, indices.stop, block):
