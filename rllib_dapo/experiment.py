@@ -159,7 +159,7 @@ def _nodes() -> list[dict[str, float]]:
     """What each living node of the cluster has in total."""
     import ray
 
-    nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes: list[dict[str, Any]] = ray.nodes()
     return [node["Resources"] for node in nodes if node["Alive"]]
 
 
@@ -284,7 +284,7 @@ def evaluate_checkpoint(path: str, options: RunOptions | None = None) -> dict[st
         try:
             flat = flatten_dict(algorithm.evaluate())
         finally:
-            algorithm.stop()  # type: ignore[no-untyped-call]
+            algorithm.stop()
     finally:
         if started:
             ray.shutdown()

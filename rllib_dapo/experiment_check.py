@@ -35,7 +35,7 @@ def algorithm_class(experiment: Experiment) -> type[Any]:
 
     register()
     try:
-        found: type[Any] = get_trainable_cls(experiment.run)  # type: ignore[no-untyped-call]
+        found: type[Any] = get_trainable_cls(experiment.run)
     except TuneError as error:
         hint = nearest(experiment.run, ["DAPO", *ALGORITHMS])
         message = f"no algorithm `{experiment.run}`; {hint}"

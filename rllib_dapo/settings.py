@@ -25,9 +25,9 @@ class DAPOSettings:
     # -- The model ----------------------------------------------------------------------
 
     language_model: str = "embedded"
-    """Written `model` in YAML and in `training(model=…)`; RLlib itself has an older use for
-    the attribute of that name. The causal language model to train: `embedded` (ships with the package, needs no
-    network), a Hugging Face folder, or a hub id. Paper: Qwen2.5-32B."""
+    """The causal language model to train: `embedded` (ships with the package, needs no
+    network), a Hugging Face folder, or a hub id. Written `model` in YAML and in
+    `training(model=…)`: RLlib has another use for the attribute. Paper: Qwen2.5-32B."""
 
     trust_remote_code: bool = False
     """Run Python code that comes with the model. Off: such models are refused."""
