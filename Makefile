@@ -19,6 +19,7 @@ check: $(STAMP)-dev  ## format, lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/make_docs.py --check
 
 format: $(STAMP)-dev  ## apply the formatter and the safe fixes
 	$(BIN)/ruff format .

@@ -11,7 +11,8 @@ from ray.tune import Callback
 from rich.console import Console
 from rich.markup import escape
 
-from rllib_dapo.metrics import EVALUATION, LEARNER, ROLLOUT
+from rllib_dapo.metrics import EVALUATION, INITIAL_EVALUATION, LEARNER, ROLLOUT
+from rllib_dapo.progress_line import StatusLine
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
@@ -104,6 +105,9 @@ def fitting(columns: Sequence[Column], width: int | None) -> list[Column]:
     return shown
 
 
+_status = StatusLine()
+
+
 class IterationLines(Callback):
     """Prints one line per iteration and trial, and a header every 20 lines.
 
@@ -119,6 +123,14 @@ class IterationLines(Callback):
     ) -> None:
         """Print the iteration's line."""
         console = _console()
+        _status.clear()
+        if (before := lookup(result, f"{INITIAL_EVALUATION}/accuracy")) is not None:
+            pass_at_k = lookup(result, f"{INITIAL_EVALUATION}/pass_at_k")
+            k = lookup(result, f"{INITIAL_EVALUATION}/k")
+            console.print(
+                f"before training: {before:.1%} of held-out answers are right "
+                f"(pass@{k:.0f} {pass_at_k:.1%})"
+            )
         prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""
         width = console.width - len(prefix) if console.is_terminal else None
         columns = fitting(self.columns, width)
@@ -129,12 +141,21 @@ class IterationLines(Callback):
         console.print(escape(prefix + values), soft_wrap=True)
         self.lines += 1
 
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Show how far the running trials' rollouts are."""
+        _status.show(trials)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Take the progress away."""
+        _status.clear()
+
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say that a failed trial is tried again."""
         _console().print(f"trial {trial.trial_id} failed and is tried again", style="yellow")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say at once that a trial failed; the cause follows at the end."""
+        _status.clear()
         _console().print(f"trial {trial.trial_id} failed", style="red")
 
 
@@ -155,7 +176,7 @@ def announce(
     for bundle in bundles:
         for name, amount in bundle.items():
             totals[name] = totals.get(name, 0) + amount
-    model = getattr(config, "model", None)
+    model = getattr(config, "language_model", None)
     stop = ", ".join(f"{key} ≥ {value:g}" for key, value in experiment.stop.items())
     if experiment.time_budget_s:
         stop += f"{' or ' if stop else ''}{experiment.time_budget_s:g} s"

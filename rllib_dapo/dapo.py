@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from rllib_dapo.dapo_env_runner import SamplingJob, evaluation_sampling, trainin
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.ops.batching import split_for_ranks
 from rllib_dapo.problem_source import ProblemSource
-from rllib_dapo.progress import RolloutBar
+from rllib_dapo.progress import RolloutProgress
 from rllib_dapo.rl_batch import to_multi_agent_batch
 from rllib_dapo.rollout_metrics import batch_metrics, evaluation_metrics
 from rllib_dapo.runner_pool import RunnerPool
@@ -48,6 +47,10 @@ class DAPO(Algorithm):
         self._seconds: dict[str, float] = {}
         self._pool.sync_weights(self.learner_group)
 
+    def __repr__(self) -> str:
+        """The name; RLlib's own form fails before `setup`, and hides what failed there."""
+        return "DAPO"
+
     # -- Algorithm 1 ------------------------------------------------------------------------
 
     def training_step(self) -> None:
@@ -66,13 +69,15 @@ class DAPO(Algorithm):
         """Dynamic sampling: ask for new problems until N groups carry a signal."""
         sampler = self._make_sampler()
         sampled: list[Group] = []
-        bar = RolloutBar(sampler.wanted, self.iteration + 1, shown=self._shows_progress)
-        with bar, self._timed("sample_s"):
+        progress = RolloutProgress(
+            sampler.wanted, self.iteration + 1, self.config.progress, self.logdir
+        )
+        with progress, self._timed("sample_s"):
             while count := sampler.next_request():
                 for group in self._pool.sample(self._job(self._problems.take(count))):
                     sampler.add(group)
                     sampled.append(group)
-                    bar.update(sampler.progress)
+                    progress.update(sampler.progress)
         groups, surplus = sampler.result()
         self._surplus = surplus if self.config.reuse_surplus else ()
         self._keep_rate = sampler.keep_rate if sampler.samples else self._keep_rate
@@ -198,11 +203,6 @@ class DAPO(Algorithm):
             yield
         finally:
             self._seconds[key] += time.perf_counter() - started
-
-    @property
-    def _shows_progress(self) -> bool:
-        mode = self.config.progress
-        return mode == "on" or (mode == "auto" and sys.stderr.isatty())
 
     def _compile_iteration_results(
         self, *, train_results: dict[str, Any], eval_results: dict[str, Any]

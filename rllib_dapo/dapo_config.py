@@ -8,7 +8,6 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.models import MODEL_DEFAULTS
-from ray.tune.result import TRIAL_INFO
 
 from rllib_dapo import dapo_validation
 from rllib_dapo.model import model_path
@@ -144,7 +143,9 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         Raises:
             SettingError: a key is unknown; the message names the nearest one.
         """
-        known = {*vars(self), *_ALIASES, *dapo_validation.RLLIB_KEYS, TRIAL_INFO}
+        # Tune passes notes of its own through the configuration: `__trial_info__` and such.
+        config_dict = {k: v for k, v in config_dict.items() if not str(k).startswith("__")}
+        known = {*vars(self), *_ALIASES, *dapo_validation.RLLIB_KEYS}
         dapo_validation.refuse_unknown(config_dict, known)
         translated = {}
         for key, value in config_dict.items():

@@ -68,7 +68,11 @@ def refuse_network_settings(value: Mapping[str, Any]) -> None:
 
 def check_before_rllib(config: DAPOConfig) -> None:
     """Check what RLlib's own validation would trip over."""
+    from ray.util.debug import log_once
+
     _check_types(config)
+    # RLlib would advise to go back to its old API stack; there is no DAPO on that.
+    log_once(f"{getattr(config.algo_class, '__name__', None)}_on_new_api_stack")
     if config.framework_str != "torch":
         _refuse("framework", config.framework_str, "DAPO runs on torch only")
     if config.env is None:

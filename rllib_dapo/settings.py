@@ -185,7 +185,8 @@ class DAPOSettings:
     curve has a beginning; reported with the first iteration as `initial_evaluation`."""
 
     progress: ProgressMode = "auto"
-    """Show progress while an iteration samples: `auto` does so in a terminal."""
+    """Show progress while an iteration samples: `auto` does so in a terminal and under
+    `rllib train`; `on` always draws a bar; `off` never."""
 
     wait_for_resources: bool = False
     """Start although the cluster lacks the CPUs or GPUs asked for now (clusters that grow

@@ -19,11 +19,16 @@ def line(printer: console.IterationLines, trials: int = 1, **values: Any) -> Non
 def test_a_line_per_iteration_and_a_header_every_20(capsys: pytest.CaptureFixture[str]) -> None:
     printer = pickle.loads(pickle.dumps(console.iteration_callback("DAPO")))  # noqa: S301
     for i in range(21):
-        line(printer, training_iteration=i, accuracy=0.25, evaluation={"accuracy": 0.5})
+        line(
+            printer,
+            training_iteration=i,
+            env_runners={"accuracy": 0.25},
+            evaluation={"accuracy": 0.5},
+        )
     out = capsys.readouterr().out.splitlines()
     assert len(out) == 23
-    assert out[0].split()[:3] == out[21].split()[:3] == ["iter", "acc", "eval"]
-    assert out[1].split()[:5] == ["0", "0.250", "0.500", "–", "–"]
+    assert out[0].split()[:3] == out[21].split()[:3] == ["iter", "acc", "held-out"]
+    assert out[1].split()[:5] == ["0", "25.0%", "50.0%", "–", "–"]
     assert len(set(map(len, out))) == 1
 
 
@@ -40,5 +45,9 @@ def test_several_trials_are_told_apart(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_narrow_terminals_get_the_first_columns() -> None:
-    assert [c.header for c in console.fitting(console.DAPO_COLUMNS, 24)] == ["iter", "acc", "eval"]
+    assert [c.header for c in console.fitting(console.DAPO_COLUMNS, 24)] == [
+        "iter",
+        "acc",
+        "held-out",
+    ]
     assert len(console.fitting(console.DAPO_COLUMNS, None)) == len(console.DAPO_COLUMNS)
