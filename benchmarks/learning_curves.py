@@ -20,18 +20,24 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-CONTROLS = {
+PERMUTED = "permuted rewards"
+CONTROLS: dict[str, list[str]] = {
     "no dynamic sampling": ["dynamic_sampling=false"],
     "learning rate 0": ["lr=0.0"],
-    "permuted rewards": ["env_config={permute_rewards: true}"],
+    PERMUTED: [],
 }
 
 
 def run(config: Path, name: str, overrides: list[str], folder: Path) -> dict[str, Any]:
     """One run; returns its curve."""
     storage = folder / name.replace(" ", "_")
-    command = [str(Path(sys.executable).parent / "rllib"), "train", "file", str(config)]
-    command += ["--storage-path", str(storage)]
+    if name == PERMUTED:
+        script = str(Path(__file__).parent / "permuted_rewards.py")
+        command = [sys.executable, script, "--config", str(config)]
+        command += ["--out", str(storage / "result.json")]
+    else:
+        command = [str(Path(sys.executable).parent / "rllib"), "train", "file", str(config)]
+        command += ["--storage-path", str(storage)]
     for override in overrides:
         command += ["--set", override]
     started = time.perf_counter()

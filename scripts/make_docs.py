@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from rllib_dapo import metrics, settings
@@ -40,7 +41,7 @@ Made from `rllib_dapo/settings.py`. They are keys of `config:` in a YAML file, a
 | `num_learners` | 0 | learners in processes of their own; 0: one in the main process |
 | `evaluation_interval` | None | evaluate every so many iterations |
 | `evaluation_duration` | 128 | held-out problems |
-| `evaluation_config` | None | overrides for evaluation, for instance `env_config: {split: validation}` |
+| `evaluation_config` | None | overrides for it: `env_config: {split: validation}` |
 
 """
 
@@ -59,7 +60,7 @@ def settings_page() -> str:
         if isinstance(node, ast.ClassDef) and node.name == "DAPOSettings"
     )
     rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for field, doc in zip(body, body[1:], strict=False):
+    for field, doc in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
             name = ast.unparse(field.target)
             default = ast.unparse(field.value) if field.value else ""
