@@ -38,9 +38,9 @@ class DAPO(Algorithm):
 
     def setup(self, config: Any) -> None:
         """Build runners and learners, then give the engines the learner's weights."""
+        self._problems = ProblemSource(config)  # before engines start: it may refuse the data
         super().setup(config)
         self._pool = RunnerPool(self.env_runner_group)
-        self._problems = ProblemSource(self.config)
         self._surplus: tuple[Group, ...] = ()
         self._keep_rate: float | None = None
         self._samples_lifetime = 0

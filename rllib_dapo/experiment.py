@@ -213,6 +213,10 @@ def _quieten_tune() -> None:
     # A failed trial's traceback is in its error.txt; the cause is shown at the end.
     logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
     logging.getLogger("ray.tune.tune").addFilter(_is_news)
+    # That a failed trial has no results is said in our own summary.
+    logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
+    # Ray explains its token authentication at every start.
+    logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -26,6 +26,7 @@ GGUF_NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
 NEEDED = {"torch": "torch", "transformers": "transformers==5.*"}
 NEEDED |= {"gguf": "gguf==0.19.*", "accelerate": "accelerate"}
 EOS = "<|im_end|>"
+CONTEXT_LENGTH = 8192
 DTYPES = ("bfloat16", "float32")
 ANSWER_TOKENS = 32
 
@@ -128,6 +129,7 @@ def load_tokenizer(gguf: Path) -> Any:
     digits = pre_tokenizers.Digits(individual_digits=True)
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
+    tokenizer.model_max_length = CONTEXT_LENGTH
     return tokenizer
 
 
@@ -159,7 +161,6 @@ def convert(gguf: Path, out: Path, dtype: str) -> None:
             f"transformers cannot read {gguf.name} ({error}). Known to work: transformers 5.19 "
             f'with "gguf==0.19.*" and the file of {PACKAGE}'
         ) from error
-    model.config.name_or_path = ""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     model.save_pretrained(out)
