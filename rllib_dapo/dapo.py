@@ -13,7 +13,6 @@ from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from rllib_dapo import metrics
 from rllib_dapo.dapo_config import DAPOConfig
-from rllib_dapo.dapo_env_runner import SamplingJob, evaluation_sampling, training_sampling
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.ops.batching import split_for_ranks
 from rllib_dapo.problem_source import ProblemSource
@@ -23,6 +22,7 @@ from rllib_dapo.rollout_metrics import batch_metrics, evaluation_metrics
 from rllib_dapo.runner_pool import RunnerPool
 from rllib_dapo.sampling.dynamic import DynamicSampler
 from rllib_dapo.sampling.token_batch import RewardShaping, make_token_batch
+from rllib_dapo.sampling_job import SamplingJob, evaluation_sampling, training_sampling
 from rllib_dapo.types import Group, ProblemRef
 
 _STATE = "dapo"

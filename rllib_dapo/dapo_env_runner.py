@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,50 +22,17 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from rllib_dapo.data.stream import ProblemStream
-from rllib_dapo.engine.base import FinishedRequest, InferenceEngine, SampledAnswer, Sampling
+from rllib_dapo.engine.base import FinishedRequest, InferenceEngine, SampledAnswer
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
+from rllib_dapo.sampling_job import RunnerReply, SamplingJob, training_sampling
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 if TYPE_CHECKING:
     from rllib_dapo.dapo_config import DAPOConfig
 
 _NO_TOKENS = np.zeros(0, dtype=np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingJob:
-    """Problems to be answered.
-
-    Attributes:
-        refs: which problems.
-        group_size: answers per problem.
-        sampling: how to sample.
-        seed: of the engine's random stream for this job.
-        evaluation: pose them in the evaluation environment.
-    """
-
-    refs: tuple[ProblemRef, ...]
-    group_size: int
-    sampling: Sampling
-    seed: int
-    evaluation: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class RunnerReply:
-    """What a runner has to say after a while of work.
-
-    Attributes:
-        groups: groups finished since the last reply.
-        unfinished: problems of the job still being answered.
-        error: why the engine failed, or None.
-    """
-
-    groups: tuple[Group, ...]
-    unfinished: int
-    error: str | None = None
 
 
 class DAPOEnvRunner(EnvRunner, Checkpointable):
@@ -281,18 +247,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             correct=bool(info.get("correct", score > 0)),
             info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
         )
-
-
-def training_sampling(config: DAPOConfig) -> Sampling:
-    """How training samples."""
-    return Sampling(config.temperature, config.top_p, config.max_response_length)
-
-
-def evaluation_sampling(config: DAPOConfig) -> Sampling:
-    """How evaluation samples."""
-    return Sampling(
-        config.evaluation_temperature, config.evaluation_top_p, config.max_response_length
-    )
 
 
 def _engine_cpus(config: DAPOConfig, worker_index: int) -> list[int]:

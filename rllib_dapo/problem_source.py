@@ -36,18 +36,15 @@ class ProblemSource:
     def __init__(self, config: DAPOConfig) -> None:
         from rllib_dapo.registration import make_env
 
-        evaluation = config.get_evaluation_config_object() or config
-        self._evaluation_seed = config.seed or 0
-        train_env = make_env(config.env, config.env_config)
-        self._fitting = _fitting_problems(train_env, config, "env_config")
-        size = _num_problems(train_env) if self._fitting is None else len(self._fitting)
+        env = make_env(config.env, config.env_config)
+        self._fitting = _fitting_problems(env, config, "env_config")
+        size = _num_problems(env) if self._fitting is None else len(self._fitting)
         self._stream = ProblemStream(size, config.seed or 0)
-        self._evaluation_fitting: IntArray | None = None
-        self._evaluation_size: int | None = None
-        if config.evaluation_interval:
-            env = make_env(evaluation.env, evaluation.env_config)
-            self._evaluation_fitting = _fitting_problems(env, config, "evaluation_config")
-            self._evaluation_size = _num_problems(env)
+
+        evaluation = config.get_evaluation_config_object() or config
+        env = make_env(evaluation.env, evaluation.env_config)
+        self._evaluation_fitting = _fitting_problems(env, config, "evaluation_config")
+        self._evaluation_size = _num_problems(env)
 
     @property
     def position(self) -> int:
@@ -65,7 +62,8 @@ class ProblemSource:
         """The same first n problems of the evaluation environment, every time."""
         indices = self._evaluation_fitting
         if indices is None:
-            indices = np.arange(n if self._evaluation_size is None else self._evaluation_size)
+            size = self._evaluation_size
+            indices = np.arange(n if size is None else min(n, size))
         return tuple(ProblemRef(i, int(index), i) for i, index in enumerate(indices[:n]))
 
     def get_state(self) -> dict[str, Any]:

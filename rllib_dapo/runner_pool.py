@@ -14,8 +14,8 @@ import ray
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
-from rllib_dapo.dapo_env_runner import RunnerReply, SamplingJob
 from rllib_dapo.errors import EngineError
+from rllib_dapo.sampling_job import RunnerReply, SamplingJob
 from rllib_dapo.types import Group, ProblemRef
 
 _TAG = "collect"
