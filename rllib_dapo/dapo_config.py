@@ -131,7 +131,7 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
             SettingError: a setting is unknown; the message names the nearest one.
         """
         given = {k: v for k, v in locals().items() if k in _OWN_KEYS and v is not NotProvided}
-        dapo_validation.refuse_unknown(rllib, dapo_validation.training_keywords())
+        dapo_validation.refuse_unknown(rllib, dapo_validation.training_keywords(), also=_OWN_KEYS)
         super().training(**rllib)
         for key, value in given.items():
             setattr(self, _ALIASES.get(key, key), value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -27,14 +28,34 @@ RLLIB_KEYS = frozenset({
 })  # fmt: skip
 """Keys that RLlib's dictionaries may hold beside the attributes of its config."""
 
+_RLLIB_TYPES: dict[str, Any] = {
+    "lr": float,
+    "minibatch_size": int | None,
+    "num_epochs": int,
+    "grad_clip": float | None,
+    "grad_clip_by": str,
+    "seed": int | None,
+    "num_env_runners": int,
+    "num_learners": int,
+}
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str]) -> None:
+_DTYPES = ("auto", "float32", "float", "bfloat16", "float16", "half")
+
+
+def refuse_unknown(
+    given: Iterable[str], known: Iterable[str], *, also: Iterable[str] = ()
+) -> None:
     """Raise for the first key that is not known.
+
+    Args:
+        given: the keys.
+        known: the names allowed.
+        also: names to suggest beside them.
 
     Raises:
         SettingError: with the nearest right name.
     """
-    names = sorted(name for name in known if not name.startswith("_"))
+    names = sorted(name for name in {*known, *also} if not name.startswith("_"))
     allowed = set(known)
     for key in given:
         if key in allowed:
@@ -86,6 +107,7 @@ def check(config: DAPOConfig) -> None:
     check_soft_overlong_settings(config)
     _check_model(config)
     _check_environment(config)
+    _check_evaluation(config)
     _check_cluster(config)
 
 
@@ -98,7 +120,8 @@ def check_soft_overlong_settings(config: DAPOConfig) -> None:
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
     options = ConfigDict(strict=True)
-    return {name: TypeAdapter(kind, config=options) for name, kind in setting_types().items()}
+    kinds = setting_types() | _RLLIB_TYPES
+    return {name: TypeAdapter(kind, config=options) for name, kind in kinds.items()}
 
 
 def _check_types(config: DAPOConfig) -> None:
@@ -130,10 +153,17 @@ def _check_ranges(config: DAPOConfig) -> None:
         "clip_high": (0, "use 0 or more; the paper has 0.28"),
         "evaluation_samples": (1, "use 1 or more"),
         "evaluation_temperature": (0, "use 0 (greedy) or more"),
+        "engine_cpu_threads": (1, "use 1 or more, or null for all"),
+        "learner_cpu_threads": (1, "use 1 or more, or null for all"),
+        "max_engine_gap": (0, "use 0 nats or more, or null for no alarm"),
+        "lr": (0, "use one number of 0 or more; warm-up is `warmup_iterations`"),
+        "seed": (0, "use 0 or more"),
+        "num_env_runners": (0, "use 0 for one engine in the main process"),
+        "num_learners": (0, "use 0 for one learner in the main process"),
     }
     for name, (bound, remedy) in at_least.items():
         value = getattr(config, name)
-        if not value >= bound:
+        if value is not None and not value >= bound:
             _refuse(name, value, remedy)
     if not 0 < config.clip_low < 1:
         _refuse("clip_low", config.clip_low, "use a number between 0 and 1; the paper has 0.2")
@@ -150,8 +180,22 @@ def _check_ranges(config: DAPOConfig) -> None:
         )
     if not 0 < config.evaluation_top_p <= 1:
         _refuse("evaluation_top_p", config.evaluation_top_p, "use a number above 0, up to 1")
-    if not (isinstance(config.lr, (int, float)) and config.lr >= 0):
-        _refuse("lr", config.lr, "use one number of 0 or more; warm-up is `warmup_iterations`")
+    _check_optimizer(config)
+    if not config.kv_cache_gib > 0:
+        _refuse("kv_cache_gib", config.kv_cache_gib, "use a number of GiB above 0")
+    if config.dtype not in _DTYPES:
+        _refuse("dtype", config.dtype, f"use one of {', '.join(_DTYPES)}")
+
+
+def _check_optimizer(config: DAPOConfig) -> None:
+    if not 0 <= config.adam_beta2 < 1:
+        _refuse("adam_beta2", config.adam_beta2, "use a number from 0 to below 1, such as 0.999")
+    if not math.isfinite(config.entropy_coeff):
+        _refuse("entropy_coeff", config.entropy_coeff, "use a number, 0 for no entropy bonus")
+    if config.grad_clip is not None and not config.grad_clip > 0:
+        _refuse("grad_clip", config.grad_clip, "use a norm above 0, or null for no clipping")
+    if config.grad_clip_by != "global_norm":
+        _refuse("grad_clip_by", config.grad_clip_by, "DAPO clips by `global_norm` only")
 
 
 def _check_batch(config: DAPOConfig) -> None:
@@ -193,6 +237,19 @@ def _check_environment(config: DAPOConfig) -> None:
     from rllib_dapo.registration import make_env
 
     make_env(config.env, config.env_config).close()
+
+
+def _check_evaluation(config: DAPOConfig) -> None:
+    """`evaluation_config` overrides settings for evaluation: it must be possible as a whole."""
+    if config.in_evaluation or not config.evaluation_config:
+        return
+    try:
+        evaluation = config.get_evaluation_config_object()
+        assert evaluation is not None  # noqa: S101 - it is for evaluation configs only
+        evaluation.validate()
+    except SettingError as error:
+        name = f"evaluation_config.{error.setting}" if error.setting else "evaluation_config"
+        raise SettingError(f"in evaluation_config: {error}", name) from error
 
 
 def _check_cluster(config: DAPOConfig) -> None:

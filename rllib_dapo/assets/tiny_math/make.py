@@ -54,7 +54,7 @@ class Stage:
         return self.lr * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
 
 
-STAGES = (Stage(CLEAN, 1600, 2e-3), Stage(BASE, 1200, 1e-3))
+STAGES = (Stage(CLEAN, 2500, 2e-3), Stage(BASE, 1000, 1e-3))
 
 
 @dataclass(frozen=True, slots=True)

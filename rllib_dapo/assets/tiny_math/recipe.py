@@ -48,9 +48,9 @@ CLEAN = Mixture(guess=0.0, hasty=0.0, slip=0.0, lucky=0.0, checks=(0.7, 0.2, 0.1
 """Only right answers, every step written: the arithmetic is learned from these."""
 
 BASE = Mixture(
-    guess=0.48,
-    hasty=0.06,
-    slip=0.13,
+    guess=0.45,
+    hasty=0.10,
+    slip=0.20,
     lucky=0.05,
     checks=(0.55, 0.18, 0.08, 0.07, 0.06, 0.06),
 )
