@@ -1,0 +1,317 @@
+"""Impossible settings are refused before anything starts; possible ones survive copies."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from ray import tune
+
+from rllib_dapo import settings
+from rllib_dapo.dapo_config import DAPOConfig
+from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.settings import DAPOSettings, setting_names, setting_types
+
+NAN = float("nan")
+
+
+def config(**overrides: Any) -> DAPOConfig:
+    made = DAPOConfig().environment("rllib_dapo/Arithmetic-v0")
+    return made.update_from_dict(overrides)
+
+
+def test_the_defaults_are_possible():
+    config().validate()
+
+
+# -- Refused by validate() --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("group_size", 1, "use 2 or more"),
+        ("groups_per_batch", 0, "use 1 or more"),
+        ("max_sampling_rounds", 0, "use 1 or more"),
+        ("soft_overlong_cache", 0, "switch it off"),
+        ("soft_overlong_cache", -1, "switch it off"),
+        ("soft_overlong_cache", 65, "lower soft_overlong_cache"),
+        ("max_response_length", 0, "use 1 token or more"),
+        ("max_prompt_length", 0, "use 1 token or more"),
+        ("max_response_length", 449, "lower one"),
+        ("max_prompt_length", 449, "lower one"),
+        ("temperature", 0.0, "above 0"),
+        ("temperature", -1.0, "above 0"),
+        ("temperature", NAN, "above 0"),
+        ("top_p", 0.9, "use 1.0 in training"),
+        ("evaluation_top_p", 0.0, "above 0"),
+        ("evaluation_temperature", -0.1, "use 0"),
+        ("evaluation_samples", 0, "use 1 or more"),
+        ("clip_low", 0.0, "between 0 and 1"),
+        ("clip_low", 1.0, "between 0 and 1"),
+        ("clip_high", -0.1, "use 0 or more"),
+        ("clip_high", NAN, "use 0 or more"),
+        ("dual_clip", 1.0, "above 1"),
+        ("entropy_coeff", NAN, "use a number"),
+        ("minibatch_size", 0, "use 1 to 512"),
+        ("minibatch_size", 1024, "use 1 to 512"),
+        ("minibatch_size", None, "use 1 to 512"),
+        ("minibatch_size", 100, "must divide the 512 responses"),
+        ("num_learners", 129, "at most minibatch_size"),
+        ("num_learners", -1, "use 0"),
+        ("num_env_runners", -1, "use 0"),
+        ("num_epochs", 0, "use 1 or more"),
+        ("lr", -1e-4, "use one number of 0 or more"),
+        ("lr", NAN, "use one number of 0 or more"),
+        ("seed", -1, "use 0 or more"),
+        ("warmup_iterations", -1, "use 0 for none"),
+        ("weight_decay", -0.1, "use 0 for none"),
+        ("adam_beta2", 1.0, "below 1"),
+        ("grad_clip", 0.0, "above 0"),
+        ("grad_clip_by", "value", "global_norm"),
+        ("max_tokens_per_microbatch", 0, "use 1 token or more"),
+        ("max_skipped_updates", 0, "use 1 or more"),
+        ("engine_cpu_threads", 0, "use 1 or more"),
+        ("learner_cpu_threads", 0, "use 1 or more"),
+        ("kv_cache_gib", 0.0, "above 0"),
+        ("max_engine_gap", -1e-3, "use 0"),
+        ("dtype", "float33", "use one of"),
+        ("prompt_template", "boxd", "did you mean 'boxed'"),
+        ("chat", "always", "no chat template"),
+        ("env", None, "name an environment"),
+        ("env", "rllib_dapo/Arithmetik-v0", "did you mean 'rllib_dapo/Arithmetic-v0'"),
+        ("model", "./no/such/folder", "there is no such folder"),
+        ("model", "no-such-model-anywhere", "cannot be loaded"),
+    ],
+)
+def test_an_impossible_setting_is_refused_with_name_value_and_remedy(name, value, remedy):
+    # Both lengths make up the context; the message is about the one that is written last.
+    named = "max_response_length" if (name, value) == ("max_prompt_length", 449) else name
+    with pytest.raises(SettingError) as caught:
+        config(**{name: value}).validate()
+    message = str(caught.value)
+    assert caught.value.setting == named
+    assert named in message
+    assert str(value) in message
+    assert remedy in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("clip_high", "0.28"),
+        ("clip_high", True),
+        ("group_size", 16.0),
+        ("group_size", "16"),
+        ("group_size", None),
+        ("dynamic_sampling", 1),
+        ("dynamic_sampling", "yes"),
+        ("loss_aggregation", "token"),
+        ("at_sampling_limit", "retry"),
+        ("chat", "sometimes"),
+        ("engine_kwargs", []),
+        ("few_shot", [{"problem": 1, "answer": "2"}]),
+        ("model", 7),
+        ("lr", "1e-4"),
+        ("lr", True),
+        ("lr", [[0, 1e-4], [100, 0.0]]),
+        ("minibatch_size", "128"),
+        ("minibatch_size", True),
+        ("num_epochs", "1"),
+        ("num_learners", "2"),
+        ("seed", "x"),
+        ("grad_clip", "1"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(name, value):
+    with pytest.raises(SettingError) as caught:
+        config(**{name: value}).validate()
+    assert caught.value.setting == name
+    assert f"{name}={value!r}" in str(caught.value)
+
+
+def test_numpy_numbers_are_numbers():
+    """Tune's samplers hand them over."""
+    import numpy as np
+
+    config(clip_high=np.float64(0.3), lr=np.float32(1e-4), group_size=np.int64(16)).validate()
+
+
+@pytest.mark.parametrize("cache", [0, 65])
+def test_nothing_is_asked_of_the_soft_punishment_while_it_is_off(cache):
+    config(soft_overlong_punishment=False, soft_overlong_cache=cache).validate()
+
+
+@pytest.mark.parametrize("cache", [1, 64])
+def test_the_soft_punishment_may_take_up_to_the_whole_answer(cache):
+    config(soft_overlong_cache=cache).validate()
+
+
+def test_lengths_that_just_fit_the_context_are_possible():
+    config(max_prompt_length=64, max_response_length=448).validate()
+
+
+def test_tf2_is_refused():
+    with pytest.raises(SettingError, match="torch only") as caught:
+        config().framework("tf2").validate()
+    assert caught.value.setting == "framework"
+
+
+def test_a_missing_data_file_is_refused():
+    missing = "/no/such/folder/problems.jsonl"
+    with pytest.raises(DataError, match=missing):
+        DAPOConfig().environment("rllib_dapo/Math-v0", env_config={"dataset": missing}).validate()
+
+
+@pytest.mark.parametrize(
+    ("given", "setting", "hint"),
+    [
+        ({"env_config": {"term": 3}}, "env_config.term", "did you mean 'terms'"),
+        (
+            {"evaluation_config": {"env_config": {"splt": "validation"}}},
+            "evaluation_config.env_config.splt",
+            "did you mean 'split'",
+        ),
+        (
+            {"evaluation_config": {"env_confg": {}}},
+            "evaluation_config.env_confg",
+            "Did you mean `env_config`",
+        ),
+        ({"evaluation_config": {"group_size": 1}}, "evaluation_config.group_size", "2 or more"),
+    ],
+)
+def test_nested_settings_are_checked_too(given, setting, hint):
+    with pytest.raises(SettingError) as caught:
+        config(**given).validate()
+    assert caught.value.setting == setting
+    assert hint in str(caught.value)
+
+
+# -- Unknown keys -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("clip_hgh", "clip_high"),
+        ("grp_size", "group_size"),
+        ("soft_overlong_cach", "soft_overlong_cache"),
+        ("minibatchsize", "minibatch_size"),
+        ("language_modell", "language_model"),
+    ],
+)
+def test_update_from_dict_refuses_unknown_keys_with_the_nearest_name(key, near):
+    with pytest.raises(SettingError, match=f"Did you mean `{near}`") as caught:
+        DAPOConfig().update_from_dict({key: 1})
+    assert caught.value.setting == key
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("clip_hgh", "clip_high"),
+        ("grp_size", "group_size"),
+        ("gama", "gamma"),
+        ("modle", "model"),
+    ],
+)
+def test_training_refuses_unknown_keywords_with_the_nearest_name(key, near):
+    with pytest.raises(SettingError, match=f"Did you mean `{near}`") as caught:
+        DAPOConfig().training(**{key: 1})
+    assert caught.value.setting == key
+
+
+def test_a_refused_update_names_keys_that_resemble_nothing_without_a_guess():
+    with pytest.raises(SettingError) as caught:
+        DAPOConfig().update_from_dict({"zzzzzz": 1})
+    assert "Did you mean" not in str(caught.value)
+
+
+def test_network_settings_of_rllib_are_refused_as_a_model():
+    with pytest.raises(SettingError, match="trains a language model"):
+        DAPOConfig().update_from_dict({"model": {"fcnet_hiddens": [64]}})
+
+
+# -- Copies, dictionaries, pickles ----------------------------------------------------------
+
+
+def changed() -> DAPOConfig:
+    made = config(model="some/folder", clip_high=0.31, engine_kwargs={"max_num_seqs": 8})
+    return made.training(lr=1e-3, few_shot=[{"problem": "1+1", "answer": "2"}]).debugging(seed=5)
+
+
+def own(made: DAPOConfig) -> dict[str, Any]:
+    return {name: getattr(made, name) for name in (*setting_names(), "lr", "env", "seed")}
+
+
+def test_to_dict_and_update_from_dict_are_inverse():
+    restored = DAPOConfig().update_from_dict(changed().to_dict())
+    assert own(restored) == own(changed())
+    assert own(restored) != own(DAPOConfig())
+
+
+def test_a_config_pickles():
+    restored = pickle.loads(pickle.dumps(changed()))
+    assert own(restored) == own(changed())
+    restored.update_from_dict({"model": "embedded"}).validate()
+
+
+def test_copies_do_not_share_mutable_values():
+    one, other = DAPOConfig(), DAPOConfig()
+    copy = one.copy()
+    one.engine_kwargs["max_num_seqs"] = 4
+    assert other.engine_kwargs == {}
+    assert copy.engine_kwargs == {}
+    assert DAPOSettings.engine_kwargs == {}
+
+
+@pytest.mark.parametrize("how", ["training", "update_from_dict"])
+def test_model_is_the_written_name_of_language_model(how):
+    made = DAPOConfig()
+    if how == "training":
+        made.training(model="x/y")
+    else:
+        made.update_from_dict({"model": "x/y"})
+    assert made.language_model == "x/y"
+
+
+def test_search_spaces_of_tune_pass_until_validated():
+    space = tune.loguniform(1e-5, 1e-3)
+    grid = tune.grid_search([0.2, 0.28])
+    made = config().training(lr=space, clip_high=grid)
+    assert made.lr is space
+    assert made.clip_high == grid
+    assert made.to_dict()["clip_high"] == grid
+    assert config(lr=space).lr is space
+    with pytest.raises(SettingError):
+        made.validate()
+
+
+# -- One definition of each setting -----------------------------------------------------------
+
+
+def test_training_takes_exactly_the_settings_with_their_types():
+    parameters = inspect.signature(DAPOConfig.training).parameters
+    listed = [n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY]
+    assert listed == ["model" if n == "language_model" else n for n in setting_names()]
+    hints = get_type_hints(DAPOConfig.training)
+    for name, kind in setting_types().items():
+        assert hints["model" if name == "language_model" else name] == kind, name
+
+
+def test_every_setting_has_a_docstring():
+    tree = ast.parse(Path(settings.__file__).read_text(encoding="utf-8"))
+    (body,) = [n.body for n in tree.body if isinstance(n, ast.ClassDef)]
+    documented = [
+        field.target.id
+        for field, doc in pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(doc, ast.Expr)
+        and len(str(ast.literal_eval(doc.value)).strip()) > 20
+    ]
+    assert documented == list(setting_names())
