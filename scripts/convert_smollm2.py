@@ -242,6 +242,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         check_target(out, overwrite=options.overwrite)
         check_packages()
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
         out.parent.mkdir(parents=True, exist_ok=True)
         # On the same disk as the target, so that a folder is there whole or not at all.
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
