@@ -101,10 +101,14 @@ def draw(curves: list[dict[str, Any]], path: Path) -> None:
         _, iterations, values = zip(*one["held_out"], strict=True)
         axes.plot(iterations, values, style, color="#b0482f", lw=1.6, label=one["name"])
     axes.axhline(0.9, color="0.7", lw=0.8, zorder=0)
-    axes.set(xlabel="iteration (32 groups of 16 answers, 8 updates)", ylabel="held-out accuracy (avg@4, T = 1)", ylim=(0, 1))
+    axes.set(
+        xlabel="iteration (32 groups of 16 answers, 8 updates)",
+        ylabel="held-out accuracy (avg@4, T = 1)",
+        ylim=(0, 1),
+    )
     axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="center right")
     figure.tight_layout()
     figure.savefig(path)
 

@@ -179,8 +179,10 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             if job is not None:
                 groups += self._begin(engine, job)
             until = time.monotonic() + seconds
-            while engine.num_unfinished and time.monotonic() < until:
+            while engine.num_unfinished:
                 groups += [self._score(request) for request in engine.step()]
+                if time.monotonic() >= until:  # after a step: a busy machine still gets on
+                    break
             return RunnerReply(tuple(groups), engine.num_unfinished)
         except Exception as error:  # noqa: BLE001 - the driver decides; RLlib would sleep and exit
             return RunnerReply(tuple(groups), 0, f"{type(error).__name__}: {error}")

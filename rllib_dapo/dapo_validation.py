@@ -42,9 +42,7 @@ _RLLIB_TYPES: dict[str, Any] = {
 _DTYPES = ("auto", "float32", "float", "bfloat16", "float16", "half")
 
 
-def refuse_unknown(
-    given: Iterable[str], known: Iterable[str], *, also: Iterable[str] = ()
-) -> None:
+def refuse_unknown(given: Iterable[str], known: Iterable[str], *, also: Iterable[str] = ()) -> None:
     """Raise for the first key that is not known.
 
     Args:

@@ -64,15 +64,15 @@ ROLLOUT_METRICS = _metrics(
 LEARNER_METRICS = _metrics(
     LEARNER,
     [
-        ("loss", "", "minus the objective of Eq. 12, mean over the updates"),
+        ("loss", "number", "minus the objective of Eq. 12, mean over the updates"),
         ("entropy", "nats", "mean entropy of the policy over the trained tokens"),
         ("token_prob_mean", "", "mean probability of the trained tokens under the policy"),
         ("clip_share_low", "", "share of tokens clipped at 1 - clip_low"),
         ("clip_share_high", "", "share of tokens clipped at 1 + clip_high"),
-        ("ratio_mean", "", "mean of the ratio of new to old probability"),
+        ("ratio_mean", "number", "mean of the ratio of new to old probability"),
         ("approx_kl", "nats", "mean of log(old/new): how far the updates moved the policy"),
-        ("grad_norm", "", "norm of the gradient before clipping, mean over the updates"),
-        ("lr", "", "learning rate of this iteration"),
+        ("grad_norm", "number", "norm of the gradient before clipping, mean over the updates"),
+        ("lr", "number", "learning rate of this iteration"),
         ("engine_gap_mean", "nats", "mean |engine - learner| log-probability, same weights"),
         ("engine_gap_max", "nats", "largest |engine - learner| log-probability, same weights"),
         ("masked_token_share", "", "share of response tokens left out of the loss"),
@@ -121,5 +121,7 @@ ALL_METRICS = (
 def as_markdown() -> str:
     """The table of docs/metrics.md."""
     lines = ["| key | unit | meaning |", "| --- | --- | --- |"]
-    lines += [f"| `{m.key}` | {m.unit or 'share'} | {m.meaning} |" for m in ALL_METRICS]
+    for metric in ALL_METRICS:
+        meaning = metric.meaning.replace("|", "\\|")  # a bare one would end the cell
+        lines.append(f"| `{metric.key}` | {metric.unit or 'share'} | {meaning} |")
     return "\n".join(lines) + "\n"

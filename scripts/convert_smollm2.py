@@ -125,7 +125,7 @@ def load_tokenizer(gguf: Path) -> Any:
     from tokenizers import pre_tokenizers
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     digits = pre_tokenizers.Digits(individual_digits=True)
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_])
@@ -150,7 +150,7 @@ def convert(gguf: Path, out: Path, dtype: str) -> None:
     try:
         tokenizer = load_tokenizer(gguf)
         # Not dequantized, the weights would stay in GGUF's blocks, which cannot be saved.
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             str(gguf.parent),
             gguf_file=gguf.name,
             quantization_config=GgufConfig(dequantize=True),
@@ -200,9 +200,9 @@ def check_folder(folder: Path) -> str:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
     check_tokenizer(tokenizer)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     _expect(getattr(model.config, "quantization_config", None) is None, "it is still quantized")
     ends = model.generation_config.eos_token_id
     _expect(ends == tokenizer.eos_token_id, f"generation ends at {ends}, chats at {EOS}")

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
 import pytest
 from ray import tune
 
@@ -137,9 +138,7 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
 
 def test_numpy_numbers_are_numbers():
     """Tune's samplers hand them over."""
-    import numpy as np
-
-    config(clip_high=np.float64(0.3), lr=np.float32(1e-4), group_size=np.int64(16)).validate()
+    config(clip_high=np.float64(0.3), lr=np.float64(1e-4), group_size=np.int64(16)).validate()
 
 
 @pytest.mark.parametrize("cache", [0, 65])

@@ -137,7 +137,7 @@ def test_the_problems_of_a_dead_runner_are_asked_again_and_none_is_doubled(dies_
 
 
 def test_a_runner_that_dies_while_it_repeats_anothers_work_loses_nothing_either():
-    group = RunnerGroup(Runner(), Runner(dies_after=0), Runner(dies_after=4))
+    group = RunnerGroup(Runner(), Runner(dies_after=0), Runner(dies_after=3))
     counts = Counter(g.ref.position for g in sample(group, 9))
     assert counts == Counter(range(9))
     assert group.healthy_worker_ids() == [1]

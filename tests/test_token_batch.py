@@ -15,7 +15,9 @@ from rllib_dapo.sampling.dynamic import DynamicSampler
 from rllib_dapo.sampling.token_batch import RewardShaping, length_penalties, make_token_batch
 from rllib_dapo.types import Group, TokenBatch
 
-OFF = RewardShaping(max_length=10, overlong_cache=None, overlong_filtering=False, normalize_std=True)
+OFF = RewardShaping(
+    max_length=10, overlong_cache=None, overlong_filtering=False, normalize_std=True
+)
 SOFT = replace(OFF, overlong_cache=4)
 FILTERING = replace(OFF, overlong_filtering=True)
 

@@ -98,6 +98,7 @@ class VLLMEngine:
         self._stop_token_ids = list(stop_token_ids)
         self._unfinished: set[str] = set()
         self._weights_complete = True
+        self._shapes: dict[str, tuple[int, ...]] | None = None  # of a complete set, by name
         self.weights_version = 0
 
     def submit(self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling) -> None:
@@ -175,6 +176,8 @@ class VLLMEngine:
             (name.removeprefix(CAUSAL_LM_PREFIX), _tensor(value)) for name, value in weights.items()
         ]
         self._weights_complete = False
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
+        self._check_shapes(shapes, version)
         try:
             self._llm.start_weight_update()
             self._llm.update_weights({"update_info": {"weights": tensors}})
@@ -185,8 +188,22 @@ class VLLMEngine:
                 "`model` name the same model for engine and learner?"
             ) from error
         self._llm.reset_prefix_cache()
+        self._shapes = shapes
         self._weights_complete = True
         self.weights_version = version
+
+    def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]], version: int) -> None:
+        """Refuse weights unlike the first set: vLLM keeps the old ones where some are missing."""
+        expected = shapes if self._shapes is None else self._shapes
+        differing = [n for n in {**expected, **shapes} if expected.get(n) != shapes.get(n)]
+        if differing:
+            name = differing[0]
+            raise EngineError(
+                f"weights of version {version} do not fit the engine's model: {name} has shape "
+                f"{shapes.get(name, 'none: it is missing')}, expected "
+                f"{expected.get(name, 'no such name')} ({len(differing)} tensors differ). Does "
+                "`model` name the same model for engine and learner?"
+            )
 
     def prompt_logprobs(self, token_ids: Sequence[int]) -> FloatArray:
         """float32[T-1], log p(token t | tokens before t) at temperature 1, for t ≥ 1."""

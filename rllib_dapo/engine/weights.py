@@ -19,8 +19,9 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.model_loader.reload import (
+from vllm.model_executor.model_loader.reload.layerwise import (
     finalize_layerwise_reload,
+    get_layerwise_info,
     initialize_layerwise_reload,
 )
 
@@ -50,6 +51,10 @@ class InProcessWeightTransferEngine(WeightTransferEngine[InProcessInitInfo, InPr
 
     def start_weight_update(self) -> None:
         """Bring the layers back to the form of a checkpoint."""
+        for layer in self.model.modules():  # what an update that failed has left behind
+            info = get_layerwise_info(layer)
+            info.loaded_weights.clear()
+            info.load_numel = 0
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
