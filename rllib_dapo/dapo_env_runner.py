@@ -7,7 +7,6 @@ ids travel; text is made for the environment only and never tokenised again.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from rllib_dapo.errors import EngineError
 from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
 from rllib_dapo.sampling_job import RunnerReply, SamplingJob, training_sampling
+from rllib_dapo.threads import use_threads
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         from rllib_dapo.engine.vllm import VLLMEngine
 
         config = self.config
+        use_threads(config.engine_cpu_threads)
         self._engine = VLLMEngine(
             self._facts.path,
             dtype=config.dtype,
@@ -80,7 +81,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             seed=config.seed or 0,
             trust_remote_code=config.trust_remote_code,
             kv_cache_gib=config.kv_cache_gib,
-            cpus=_engine_cpus(config, self.worker_index or 0),
             engine_kwargs=config.engine_kwargs,
         )
 
@@ -176,6 +176,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         groups: list[Group] = []
         try:
             engine = self._running_engine()
+            use_threads(self.config.engine_cpu_threads)
             if job is not None:
                 groups += self._begin(engine, job)
             until = time.monotonic() + seconds
@@ -249,17 +250,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             correct=bool(info.get("correct", score > 0)),
             info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
         )
-
-
-def _engine_cpus(config: DAPOConfig, worker_index: int) -> list[int]:
-    """The CPUs of this runner's engine: neighbours get different ones, as far as they last."""
-    available = sorted(os.sched_getaffinity(0))
-    count = config.engine_cpu_threads
-    if count is None:
-        remote = max(1, int(config.num_cpus_per_env_runner))
-        count = remote if worker_index else len(available)
-    first = max(0, worker_index - 1) * count
-    return sorted({available[(first + i) % len(available)] for i in range(count)})
 
 
 def _as_episode(group: Group, completion: Completion) -> SingleAgentEpisode:

@@ -34,6 +34,7 @@ from rllib_dapo.ops.loss import (
     weighted_loss,
 )
 from rllib_dapo.rl_batch import from_multi_agent_batch, to_multi_agent_batch
+from rllib_dapo.threads import use_threads
 from rllib_dapo.types import TokenBatch
 
 
@@ -42,8 +43,6 @@ class DAPOTorchLearner(TorchLearner):
 
     def build(self) -> None:
         """Build module and optimizer, and what one update needs beside them."""
-        if (threads := self.config.learner_cpu_threads) is not None:
-            torch.set_num_threads(threads)
         super().build()
         facts = model_facts(
             self.config.language_model, trust_remote_code=self.config.trust_remote_code
@@ -76,6 +75,7 @@ class DAPOTorchLearner(TorchLearner):
         factor = min(1.0, (self._weights_seq_no + 1) / warmup) if warmup else 1.0
         for optimizer in self._optimizer_parameters:
             self._set_optimizer_lr(optimizer, self.config.lr * factor)
+        use_threads(self.config.learner_cpu_threads)
         # What the engines were given last carries this number (RLlib counts it up next).
         self._sampling_version = self._weights_seq_no
         self._before_first_step = True

@@ -26,7 +26,7 @@ _REASONS = {
 
 
 def describe(progress: Progress) -> str:
-    """What was dropped and why: `round 2/10, dropped 9 (7 all right, 2 all wrong)`."""
+    """What was dropped and why: `round 2/10, dropped 9 (2 all wrong, 7 all right)`."""
     dropped = {reason: n for reason, n in progress.dropped.items() if n}
     text = f"round {progress.rounds}/{progress.max_rounds}"
     if dropped:

@@ -60,8 +60,8 @@ class StatusLine:
 
 
 def _progress_of(trial: Any) -> str | None:
-    folder = getattr(trial, "local_path", None)
     try:
-        return (Path(folder) / FILE_NAME).read_text(encoding="utf-8").strip() if folder else None
-    except OSError:
+        folder = Path(trial.storage.trial_working_directory)
+        return (folder / FILE_NAME).read_text(encoding="utf-8").strip()
+    except (AttributeError, OSError, ValueError):  # not begun, elsewhere, or half-written
         return None

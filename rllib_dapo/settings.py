@@ -151,11 +151,13 @@ class DAPOSettings:
     and is the faster one on CPUs without bfloat16 units. GPUs: `bfloat16`."""
 
     engine_cpu_threads: int | None = None
-    """CPU threads of one engine. None: all cores for a runner in the main process,
-    `num_cpus_per_env_runner` (at least 1) for a remote one."""
+    """CPU threads of one engine. None: as many as the process has anyway; Ray gives an actor
+    (a trial, a remote runner) as many as its CPUs, usually 1, and a plain Python process gets
+    all cores. Models below a few million parameters gain nothing from more than 1."""
 
     learner_cpu_threads: int | None = None
-    """CPU threads of the learner. None: all cores."""
+    """CPU threads of the learner. None: as many as the process has anyway, see
+    `engine_cpu_threads`."""
 
     kv_cache_gib: float = 1.0
     """GiB of memory for the engine's key-value cache on CPUs. GPUs: see `engine_kwargs`,

@@ -77,10 +77,10 @@ def perturb(model: Any, scale: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += scale * torch.randn(parameter.shape, generator=generator)
+            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
 
 
-# -- Parity ---------------------------------------------------------------------------------
+# -- Parity -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 1.4])
@@ -150,7 +150,7 @@ def test_new_weights_forget_prefixes_computed_with_the_old_ones(engine, initial_
     assert gap(model, long, sample(engine, long)) < EXACT
 
 
-# -- Weights that do not fit ------------------------------------------------------------------
+# -- Weights that do not fit --------------------------------------------------------------
 
 
 def refuses_to_sample(engine: Any, prompts: list[list[int]]) -> None:
@@ -214,7 +214,7 @@ def test_weights_do_not_change_under_running_requests(engine, prompts, initial_w
     engine.load_weights(initial_weights, 1)
 
 
-# -- Sampling -----------------------------------------------------------------------------------
+# -- Sampling -----------------------------------------------------------------------------
 
 
 def test_the_same_seed_samples_the_same_answers_and_another_seed_others(engine, prompts):

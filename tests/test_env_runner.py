@@ -72,7 +72,7 @@ class Bad(gym.Env[str, str]):
         return observation, reward, terminated, truncated, info
 
 
-# -- Groups ---------------------------------------------------------------------------------
+# -- Groups -------------------------------------------------------------------------------
 
 
 def test_a_job_becomes_groups_of_g_scored_answers(runner):
@@ -160,7 +160,7 @@ def test_evaluation_jobs_are_posed_in_the_evaluation_environment(runner):
     assert group.prompt.text == sum_at(100, split="train").text + "\n"
 
 
-# -- Environments that fail -------------------------------------------------------------------
+# -- Environments that fail ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_a_problem_that_goes_wrong_is_a_failed_group_and_harms_no_other(runner, 
         assert len(group.completions) == 4
 
 
-# -- RLlib's side -------------------------------------------------------------------------------
+# -- RLlib's side -------------------------------------------------------------------------
 
 
 def test_sample_gives_whole_groups_as_episodes_of_texts(runner):

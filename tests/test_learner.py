@@ -65,7 +65,7 @@ def with_value(old: np.ndarray[Any, Any], index: int, value: float) -> np.ndarra
     return changed
 
 
-# -- What must not change the gradient ------------------------------------------------------
+# -- What must not change the gradient ----------------------------------------------------
 
 
 @pytest.mark.parametrize(("budget", "parts"), [(10_000, 1), (40, 3), (1, 7)])
@@ -117,7 +117,7 @@ def test_a_batch_masked_entirely_gives_a_gradient_of_zero(learner, batch):
     assert not gradient(learner, nothing).any()
 
 
-# -- What must change it ----------------------------------------------------------------------
+# -- What must change it ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pad_id", [0, EOS])
@@ -145,7 +145,7 @@ def test_an_entropy_bonus_pulls_towards_more_entropy(tiny_model, batch):
     assert reports[-1] > reports[0] + 1e-3
 
 
-# -- The ratio before the first update ------------------------------------------------------------
+# -- The ratio before the first update ----------------------------------------------------
 
 
 def test_the_ratio_is_one_before_the_first_update_at_the_sampling_temperature(tiny_model, policy):
@@ -178,7 +178,7 @@ def test_the_engine_gap_compares_only_what_the_present_weights_sampled(tiny_mode
     assert report["approx_kl"] == pytest.approx(-0.5, abs=1e-4)
 
 
-# -- Steps -------------------------------------------------------------------------------------------
+# -- Steps --------------------------------------------------------------------------------
 
 
 def test_every_answer_is_used_exactly_once_per_epoch(tiny_model, batch):
@@ -247,7 +247,7 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_in_the_end_an_error
         update(learner, broken)
 
 
-# -- State and report ----------------------------------------------------------------------------------
+# -- State and report ---------------------------------------------------------------------
 
 
 def test_a_restored_learner_goes_on_exactly_where_it_was(tiny_model, batch):

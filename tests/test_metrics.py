@@ -51,7 +51,7 @@ def test_every_row_of_the_table_has_three_cells():
         assert row.replace("\\|", "").count("|") == 4, row
 
 
-# -- The numbers ----------------------------------------------------------------------------
+# -- The numbers --------------------------------------------------------------------------
 
 
 def test_rollout_numbers_tell_sampled_from_trained_answers():

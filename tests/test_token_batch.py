@@ -85,7 +85,7 @@ def test_an_empty_answer_is_a_row_of_its_own():
     assert batch.advantages[0] > 0
 
 
-# -- Rewards and advantages -----------------------------------------------------------------
+# -- Rewards and advantages ---------------------------------------------------------------
 
 
 def test_a_reward_is_the_score_plus_equation_13():
@@ -111,7 +111,7 @@ def test_truncated_answers_count_in_mean_and_deviation_though_filtered():
     assert batch.advantages[0] != pytest.approx(without[0], abs=1e-2)
 
 
-# -- Each of the five parts alone -----------------------------------------------------------
+# -- Each of the five parts alone ---------------------------------------------------------
 
 
 def loss_of(

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 _FINISH_REASONS: dict[str | None, FinishReason] = {"stop": "stop", "length": "length"}
 
 
-def _prepare_process(kv_cache_gib: float, cpus: Sequence[int]) -> None:
+def _prepare_process(kv_cache_gib: float) -> None:
     """Set what vLLM reads from the environment while it is imported and started."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine lives in this process
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(kv_cache_gib)))
-    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cpus))
+    # Binding is done for worker processes of its own only; the number of threads is ours to set.
+    os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
 
 
 class VLLMEngine:
@@ -39,7 +40,6 @@ class VLLMEngine:
         seed: initial seed of the sampler.
         trust_remote_code: run Python code that comes with the model.
         kv_cache_gib: key-value cache on CPUs, GiB.
-        cpus: the CPUs its threads run on (CPU builds only).
         engine_kwargs: more arguments of `vllm.LLM`; they win over ours.
 
     Raises:
@@ -56,10 +56,9 @@ class VLLMEngine:
         seed: int,
         trust_remote_code: bool = False,
         kv_cache_gib: float = 1.0,
-        cpus: Sequence[int] = (0,),
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
-        _prepare_process(kv_cache_gib, cpus)
+        _prepare_process(kv_cache_gib)
         try:
             import torch
             import vllm
