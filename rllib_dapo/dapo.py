@@ -79,7 +79,9 @@ class DAPO(Algorithm):
                     sampled.append(group)
                     progress.update(sampler.progress)
         groups, surplus = sampler.result()
-        self._surplus = surplus if self.config.reuse_surplus else ()
+        # One version old is the oldest: what was left over once already is dropped.
+        version = self._pool.weights_version if self.config.reuse_surplus else None
+        self._surplus = tuple(group for group in surplus if group.weights_version == version)
         self._keep_rate = sampler.keep_rate if sampler.samples else self._keep_rate
         self._report_rollout(sampler, sampled, groups)
         return groups

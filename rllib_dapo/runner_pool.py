@@ -32,6 +32,8 @@ class RunnerPool:
 
     def __init__(self, env_runner_group: Any) -> None:
         self._group = env_runner_group
+        self.weights_version = 0
+        """Version of the weights that the engines were last given."""
 
     def sample(self, job: SamplingJob) -> Iterator[Group]:
         """Answer all problems of a job; yield each group as it finishes.
@@ -54,6 +56,7 @@ class RunnerPool:
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )[COMPONENT_LEARNER]
         state = {key: state[key] for key in (COMPONENT_RL_MODULE, WEIGHTS_SEQ_NO)}
+        self.weights_version = int(state[WEIGHTS_SEQ_NO])
         if self._group.num_remote_workers() == 0:
             self._group.local_env_runner.set_state(state)
             return

@@ -12,7 +12,7 @@ import pytest
 import torch
 from learners import KEYS, gradient, make_learner, parameters, update
 from ray.rllib.core.learner.training_data import TrainingData
-from reference_model import EOS, batch_of, random_rows
+from reference_model import EOS, answer_logprobs, batch_of, random_rows
 from strategies import make_batch, rows_of
 
 from rllib_dapo.errors import TrainingError
@@ -63,6 +63,29 @@ def with_value(old: np.ndarray[Any, Any], index: int, value: float) -> np.ndarra
     changed = old.copy()
     changed[index] = value
     return changed
+
+
+# -- The value ----------------------------------------------------------------------------
+
+
+def clipped(ratio: float, advantage: float) -> float:
+    return min(ratio * advantage, min(max(ratio, 0.8), 1.28) * advantage)
+
+
+def test_the_loss_is_equation_12_written_out(learner, policy, batch):
+    """And for `sequence_mean` the mean over answers of their token means."""
+    sums, counts = [], []
+    for prompt, answer, old, advantage, kept, _ in rows_of(batch):
+        if kept and answer:
+            new = answer_logprobs(policy, prompt, answer)
+            sums.append(sum(clipped(r, advantage) for r in np.exp(new - np.array(old))))
+            counts.append(len(answer))
+    if learner.config.loss_aggregation == "token_mean":
+        expected = -sum(sums) / sum(counts)
+    else:
+        expected = -sum(s / n for s, n in zip(sums, counts, strict=True)) / len(counts)
+    assert abs(expected) > 0.01
+    assert update(learner, batch)["loss"] == pytest.approx(expected, abs=1e-5)
 
 
 # -- What must not change the gradient ----------------------------------------------------
