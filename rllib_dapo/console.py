@@ -176,7 +176,8 @@ def announce(
     for bundle in bundles:
         for name, amount in bundle.items():
             totals[name] = totals.get(name, 0) + amount
-    model = getattr(config, "language_model", None)
+    # DAPO keeps the name of its model elsewhere than RLlib keeps its network settings.
+    model = getattr(config, "language_model", None) or getattr(config, "model", None)
     stop = ", ".join(f"{key} ≥ {value:g}" for key, value in experiment.stop.items())
     if experiment.time_budget_s:
         stop += f"{' or ' if stop else ''}{experiment.time_budget_s:g} s"

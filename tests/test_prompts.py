@@ -143,7 +143,7 @@ def test_braces_survive() -> None:
 def test_templates_are_checked(template: str, message: str) -> None:
     with pytest.raises(SettingError, match=message) as caught:
         PromptRenderer(make_tokenizer(), template=template)
-    assert caught.value.setting == "template"
+    assert caught.value.setting == "prompt_template"
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_template_without_a_system_role_is_noticed_at_once() -> None:
     PromptRenderer(tokenizer)
     with pytest.raises(SettingError, match="no system role") as caught:
         PromptRenderer(tokenizer, system="S")
-    assert caught.value.setting == "system"
+    assert caught.value.setting == "system_prompt"
 
 
 @pytest.mark.parametrize("chat_template", [None, CHAT_TEMPLATE])
