@@ -80,7 +80,7 @@ def result(**changes: Any) -> Any:
     values = {
         "path": "/r/a/trial_1",
         "error": None,
-        "metrics": {"accuracy": 0.5, "time_total_s": 12.0},
+        "metrics": {"env_runners": {"accuracy": 0.5}, "time_total_s": 12.0},
         "checkpoint": SimpleNamespace(path="/r/a/trial_1/checkpoint_0"),
     }
     return SimpleNamespace(**values | changes)
@@ -153,7 +153,7 @@ def test_runs_one_after_the_other_and_says_what(capsys: pytest.CaptureFixture[st
     out = capsys.readouterr().out
     assert len(grids) == 2
     for words in ("a (DAPO)", "tiny", "sums", "1 CPU per trial", "accuracy ≥ 1", "results/a",
-                  "tensorboard --logdir", "done acc 0.500; 12 s", "checkpoint_0"):  # fmt: skip
+                  "tensorboard --logdir", "done acc 50.0%; 12 s", "checkpoint_0"):  # fmt: skip
         assert words in out
     assert out.index("a (DAPO)") < out.index("done") < out.index("b (DAPO)")
 
