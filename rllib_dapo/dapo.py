@@ -74,6 +74,7 @@ class DAPO(Algorithm):
         )
         with progress, self._timed("sample_s"):
             while count := sampler.next_request():
+                progress.update(sampler.progress)  # before the first group is done
                 for group in self._pool.sample(self._job(self._problems.take(count))):
                     sampler.add(group)
                     sampled.append(group)
