@@ -47,7 +47,7 @@ def session_runner() -> Iterator[Any]:
     config = (
         DAPOConfig()
         .environment("rllib_dapo/Arithmetic-v0")
-        .training(group_size=4, max_prompt_length=64, max_response_length=64)
+        .training(group_size=4, max_prompt_length=192, max_response_length=64)
         .evaluation(evaluation_config={"env_config": {"split": "validation"}})
         .debugging(seed=0)
     )
@@ -88,3 +88,11 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from reference_model import save_tiny_model
 
     return save_tiny_model(tmp_path_factory.mktemp("tiny_model"))
+
+
+@pytest.fixture(scope="session")
+def policy(tiny_model: Path) -> Any:
+    """The tiny model in transformers."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()

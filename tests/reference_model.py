@@ -17,6 +17,7 @@ from rllib_dapo.model import model_path
 from rllib_dapo.types import TokenBatch
 
 EOS = 1
+LENGTHS = (9, 1, 4, 0, 7, 2, 5)  # of the answers of `uneven_batch`, an empty one among them
 
 
 @cache
@@ -110,3 +111,9 @@ def batch_of(
     ]
     columns.setdefault("advantages", rng.normal(0, 1, len(rows)).tolist())
     return make_batch(rows, old_logprobs=old, **columns)
+
+
+def uneven_batch(model: Any) -> TokenBatch:
+    """Seven answers, the fifth of them masked, with ratios on both sides of the clip."""
+    mask = [True, True, True, True, False, True, True]
+    return batch_of(model, random_rows(LENGTHS), loss_mask=mask)

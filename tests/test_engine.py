@@ -140,9 +140,11 @@ def test_older_weights_are_accepted_too(engine, prompts, initial_weights):
 
 
 def test_new_weights_forget_prefixes_computed_with_the_old_ones(engine, initial_weights):
-    """A prompt of several cache blocks, seen before the weights change."""
-    long = [engine._llm.get_tokenizer().encode("12+34-5+67-8+90-12+34-5+67-8+90-1=?\n")]
-    assert len(long[0]) > 32
+    """A prompt of more than one block of the cache, seen before the weights change."""
+    cache = engine._llm.llm_engine.vllm_config.cache_config
+    assert cache.enable_prefix_caching
+    long = [engine._llm.get_tokenizer().encode("12+34-5+67-8+90-" * 10 + "1=?\n")]
+    assert len(long[0]) > cache.block_size
     sample(engine, long)
     model = fresh_embedded_model()
     perturb(model, 1e-2, seed=2)

@@ -61,7 +61,7 @@ class Bad(gym.Env[str, str]):
         observation, info = self._inner.reset(seed=seed, options=options)
         self.seen.append(observation)
         long = self._bad and self._how == "long prompt"
-        return observation * 20 if long else observation, info
+        return observation * 40 if long else observation, info
 
     def step(self, action: str) -> Any:
         if self._bad and self._how == "step raises":

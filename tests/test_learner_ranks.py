@@ -80,13 +80,6 @@ def scenarios(model: Any) -> dict[str, tuple[list[TokenBatch], int]]:
 
 
 @pytest.fixture(scope="module")
-def policy(tiny_model) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
-
-
-@pytest.fixture(scope="module")
 def pair(ray_session, tiny_model) -> Any:
     """Two remote learners."""
     group = learner_group(tiny_model, 2)
