@@ -10,27 +10,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-from learning_curves import curve, machine
+from learning_curves import accuracy_chart, curve, machine
 
 
 def draw(run: dict[str, Any], path: Path) -> None:
     """Sampled accuracy in training and on held-out problems, over iterations."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 4), dpi=150)
     train = [value for _, value in run["train"]]
-    axes.plot(range(1, len(train) + 1), train, color="0.7", lw=1.4, label="training problems")
     _, iterations, values = zip(*run["held_out"], strict=True)
-    axes.plot(iterations, values, color="#1f5fa8", marker="o", ms=4, label="held-out problems")
-    axes.set(xlabel="iteration", ylabel="accuracy by sampling, T = 1", ylim=(0, 1))
-    axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(path)
+    with accuracy_chart(
+        path,
+        xlabel="iteration",
+        ylabel="accuracy by sampling, T = 1",
+        height=4,
+        legend="lower right",
+    ) as axes:
+        axes.plot(range(1, len(train) + 1), train, color="0.7", lw=1.4, label="training problems")
+        axes.plot(iterations, values, color="#1f5fa8", marker="o", ms=4, label="held-out problems")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -83,34 +84,44 @@ def machine() -> dict[str, str]:
     )
 
 
-def draw(curves: list[dict[str, Any]], path: Path) -> None:
-    """Held-out accuracy over iterations: a busy machine stretches seconds, not these."""
+@contextmanager
+def accuracy_chart(path: Path, *, xlabel: str, ylabel: str, height: float, legend: str) -> Any:
+    """Axes for shares from 0 to 1, saved to `path` when the block ends."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), dpi=150)
-    seeds = [c for c in curves if c["name"].startswith("seed")]
-    for i, one in enumerate(seeds):
-        _, iterations, values = zip(*one["held_out"], strict=True)
-        label = f"DAPO, {len(seeds)} seeds" if i == 0 else None
-        style = {"color": "#1f5fa8", "lw": 1.8, "alpha": 0.75, "marker": "o", "ms": 3}
-        axes.plot(iterations, values, **style, label=label)
-    for one, style in zip((c for c in curves if c not in seeds), ("--", ":", "-."), strict=False):
-        _, iterations, values = zip(*one["held_out"], strict=True)
-        axes.plot(iterations, values, style, color="#b0482f", lw=1.6, label=one["name"])
-    axes.axhline(0.9, color="0.7", lw=0.8, zorder=0)
-    axes.set(
-        xlabel="iteration (32 groups of 16 answers, 8 updates)",
-        ylabel="held-out accuracy (avg@4, T = 1)",
-        ylim=(0, 1),
-    )
+    figure, axes = plt.subplots(figsize=(8, height), dpi=150)
+    yield axes
+    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, 1))
     axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="center right")
+    axes.legend(frameon=False, loc=legend)
     figure.tight_layout()
     figure.savefig(path)
+
+
+def draw(curves: list[dict[str, Any]], path: Path) -> None:
+    """Held-out accuracy over iterations: a busy machine stretches seconds, not these."""
+    seeds = [c for c in curves if c["name"].startswith("seed")]
+    with accuracy_chart(
+        path,
+        xlabel="iteration (32 groups of 16 answers, 8 updates)",
+        ylabel="held-out accuracy (avg@4, T = 1)",
+        height=4.5,
+        legend="center right",
+    ) as axes:
+        for i, one in enumerate(seeds):
+            _, iterations, values = zip(*one["held_out"], strict=True)
+            label = f"DAPO, {len(seeds)} seeds" if i == 0 else None
+            style = {"color": "#1f5fa8", "lw": 1.8, "alpha": 0.75, "marker": "o", "ms": 3}
+            axes.plot(iterations, values, **style, label=label)
+        controls = (c for c in curves if c not in seeds)
+        for one, dashes in zip(controls, ("--", ":", "-."), strict=False):
+            _, iterations, values = zip(*one["held_out"], strict=True)
+            axes.plot(iterations, values, dashes, color="#b0482f", lw=1.6, label=one["name"])
+        axes.axhline(0.9, color="0.7", lw=0.8, zorder=0)
 
 
 def main() -> None:

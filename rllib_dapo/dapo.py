@@ -56,7 +56,8 @@ class DAPO(Algorithm):
     def training_step(self) -> None:
         """One iteration: sample until the batch is full, update, sync."""
         self._seconds = dict.fromkeys(("sample_s", "learn_s", "sync_s"), 0.0)
-        if self.iteration == 0 and self._evaluates and self.config.evaluate_before_training:
+        config = self.config
+        if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
             self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
         groups = self._sample_batch()
         if groups:
@@ -161,10 +162,6 @@ class DAPO(Algorithm):
     def _should_create_evaluation_env_runners(cls, eval_config: Any) -> bool:
         """No second set of runners: theirs would be a second set of engines."""
         return False
-
-    @property
-    def _evaluates(self) -> bool:
-        return bool(self.config.evaluation_interval)
 
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
         """Answer held-out problems with the training engines; the weights are in them."""

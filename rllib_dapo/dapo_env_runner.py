@@ -8,7 +8,6 @@ ids travel; text is made for the environment only and never tokenised again.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -187,10 +186,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             return RunnerReply(tuple(groups), engine.num_unfinished)
         except Exception as error:  # noqa: BLE001 - the driver decides; RLlib would sleep and exit
             return RunnerReply(tuple(groups), 0, f"{type(error).__name__}: {error}")
-
-    def prompt_logprobs(self, token_ids: Sequence[int]) -> Any:
-        """The engine's log-probabilities of a text, to compare with the learner's."""
-        return self._running_engine().prompt_logprobs(token_ids)
 
     def _running_engine(self) -> InferenceEngine:
         if self._engine is None:

@@ -160,13 +160,12 @@ class DAPOTorchLearner(TorchLearner):
         total = torch.tensor(own, dtype=torch.int64, device=self.device)
         if self._world_size > 1:
             torch.distributed.all_reduce(total)
-        weights = loss_weights(
+        return loss_weights(
             aggregation,
             minibatch.response_lengths,
             minibatch.loss_mask,
             normalizer=int(total.item()),
         )
-        return weights
 
     def _backward(self, rows: TokenBatch, weights: Any) -> Tensor:
         """Forward and backward of one micro-batch; returns its share of the loss."""

@@ -41,12 +41,13 @@ def batch_metrics(
         shaping: as in `make_token_batch`.
     """
     answers = [c for group in sampled if group.failure is None for c in group.completions]
-    returns = [r for g in batch for r in g.scores + length_penalties(g, shaping)]
+    penalties = [penalty for g in batch for penalty in length_penalties(g, shaping)]
+    scores = [score for g in batch for score in g.scores]
     scored = max(1, sum(n for verdict, n in counts.items() if verdict != "failed"))
     return {
         **answer_metrics(answers),
-        "episode_return_mean": _mean(returns),
-        "length_penalty_mean": _mean([p for g in batch for p in length_penalties(g, shaping)]),
+        "episode_return_mean": _mean(np.add(scores, penalties)),
+        "length_penalty_mean": _mean(penalties),
         "groups_kept": float(len(batch)),
         "groups_sampled": float(len(sampled)),
         "groups_all_correct_share": counts.get("all_correct", 0) / scored,

@@ -14,7 +14,11 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_type_hints
 
 AtLimit = Literal["error", "train_on_partial", "skip"]
+"""What happens when the rounds are used up and the batch is not full."""
+
 Aggregation = Literal["token_mean", "sequence_mean"]
+"""Whether every token weighs the same (DAPO) or every sequence (GRPO)."""
+
 ChatMode = Literal["auto", "always", "never"]
 ProgressMode = Literal["auto", "on", "off"]
 

@@ -22,6 +22,17 @@ from typing import Any
 import pytest
 
 
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Torch with one thread: exact comparisons, and no pools beside those of other tests."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
     """One Ray for all tests that need it."""
@@ -96,3 +107,11 @@ def policy(tiny_model: Path) -> Any:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(tiny_model).eval()
+
+
+@pytest.fixture(scope="session")
+def batch(policy: Any) -> Any:
+    """Answers of uneven lengths, with the tiny model's own log-probabilities."""
+    from reference_model import uneven_batch
+
+    return uneven_batch(policy)

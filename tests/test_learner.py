@@ -10,28 +10,17 @@ import numpy as np
 import pytest
 import torch
 from learners import gradient, make_learner, update
-from reference_model import EOS, LENGTHS, answer_logprobs, batch_of, random_rows, uneven_batch
+from reference_model import EOS, LENGTHS, answer_logprobs, batch_of, random_rows
 from strategies import make_batch, rows_of
 
 from rllib_dapo.ops.batching import concatenate, microbatches, select
-from rllib_dapo.types import TokenBatch
 
 AGGREGATIONS = ["token_mean", "sequence_mean"]
 # The model is cast to float64; transformers still computes norms and rotations in float32.
 TOLERANCE = 1e-6
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def batch(policy) -> TokenBatch:
-    return uneven_batch(policy)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", params=AGGREGATIONS)

@@ -11,25 +11,12 @@ import pytest
 import torch
 from learners import KEYS, gradient, make_learner, parameters, update
 from ray.rllib.core.learner.training_data import TrainingData
-from reference_model import uneven_batch
 from strategies import rows_of
 
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.rl_batch import from_multi_agent_batch, to_multi_agent_batch
-from rllib_dapo.types import TokenBatch
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="module")
-def batch(policy) -> TokenBatch:
-    return uneven_batch(policy)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # -- Steps --------------------------------------------------------------------------------

@@ -12,14 +12,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.settings import ChatMode
 from rllib_dapo.types import Prompt
-
-ChatMode = Literal["auto", "always", "never"]
 
 TEMPLATES: Mapping[str, str] = MappingProxyType(
     {

@@ -222,7 +222,7 @@ class VLLMEngine:
 
 
 def _answer(output: CompletionOutput) -> SampledAnswer:
-    """VLLM's record of one answer as ours."""
+    """One answer as vLLM records it, as ours."""
     token_ids = np.fromiter(output.token_ids, dtype=np.int64)
     # One entry per position: the sampled token's own.
     logprobs = np.fromiter(output.logprobs.logprobs, dtype=np.float32)

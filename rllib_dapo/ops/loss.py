@@ -13,7 +13,6 @@ losses and gradients of any split add up to those of the whole.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +20,8 @@ import torch
 from torch import Tensor
 
 from rllib_dapo.errors import SettingError
+from rllib_dapo.settings import Aggregation
 from rllib_dapo.types import BoolArray, IntArray
-
-Aggregation = Literal["token_mean", "sequence_mean"]
-"""Whether every token weighs the same (DAPO) or every sequence (GRPO)."""
 
 # exp() of a log-ratio beyond 88 is inf in float32, and 0 · inf = NaN in the backward pass
 # of the branch that min() did not choose. The recipe bounds it at ±20 as well: a ratio of

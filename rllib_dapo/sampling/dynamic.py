@@ -24,13 +24,11 @@ from typing import Literal
 import numpy as np
 
 from rllib_dapo.errors import SamplingError, SettingError
+from rllib_dapo.settings import AtLimit
 from rllib_dapo.types import Group
 
 Verdict = Literal["kept", "all_correct", "all_wrong", "equal_scores", "failed"]
 """Why a group is kept or dropped; `equal_scores`: one score for right and wrong answers."""
-
-AtLimit = Literal["error", "train_on_partial", "skip"]
-"""What happens when the rounds are used up and the batch is not full."""
 
 # A round never assumes that less than one group in 20 is kept, nor asks for more than 4
 # batches at once: without a first kept group the observed rate is 0, and 1/0 is no request.
