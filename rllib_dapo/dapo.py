@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.core import COMPONENT_LEARNER_GROUP
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from rllib_dapo import metrics
@@ -245,6 +246,8 @@ class DAPO(Algorithm):
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
         super().set_state(state)
+        if COMPONENT_LEARNER_GROUP in state:  # RLlib sends the weights but does not wait
+            self._pool.sync_weights(self.learner_group)
         if (own := state.get(_STATE)) is not None:
             self._problems.set_state(own["problems"])
             self._keep_rate = own["keep_rate"]

@@ -151,8 +151,8 @@ def _check_ranges(config: DAPOConfig) -> None:
         "clip_high": (0, "use 0 or more; the paper has 0.28"),
         "evaluation_samples": (1, "use 1 or more"),
         "evaluation_temperature": (0, "use 0 (greedy) or more"),
-        "engine_cpu_threads": (1, "use 1 or more, or null for all"),
-        "learner_cpu_threads": (1, "use 1 or more, or null for all"),
+        "engine_cpu_threads": (1, "use 1 or more, or null for what the process has"),
+        "learner_cpu_threads": (1, "use 1 or more, or null for what the process has"),
         "max_engine_gap": (0, "use 0 nats or more, or null for no alarm"),
         "lr": (0, "use one number of 0 or more; warm-up is `warmup_iterations`"),
         "seed": (0, "use 0 or more"),
@@ -253,17 +253,15 @@ def _check_evaluation(config: DAPOConfig) -> None:
 def _check_cluster(config: DAPOConfig) -> None:
     """Refuse to wait for ever for CPUs and GPUs that the cluster does not have."""
     import ray
+    from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles
 
     if config.in_evaluation or config.wait_for_resources or not ray.is_initialized():
         return
-    wanted = {
-        "CPU": config.num_env_runners * config.num_cpus_per_env_runner
-        + config.num_learners * (1 if config.num_cpus_per_learner == "auto" else 0),
-        "GPU": config.num_env_runners * config.num_gpus_per_env_runner
-        + config.num_learners * max(0, config.num_gpus_per_learner),
-    }
+    # What RLlib will ask Ray for, as it counts itself.
+    bundles = [*_get_env_runner_bundles(config), *_get_learner_bundles(config)]
     there = ray.cluster_resources()
-    for kind, amount in wanted.items():
+    for kind in ("CPU", "GPU"):
+        amount = sum(bundle.get(kind, 0) for bundle in bundles)
         if amount > there.get(kind, 0):
             _refuse(
                 "num_env_runners",

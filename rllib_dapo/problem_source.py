@@ -42,9 +42,11 @@ class ProblemSource:
         self._stream = ProblemStream(size, config.seed or 0)
 
         evaluation = config.get_evaluation_config_object() or config
-        env = make_env(evaluation.env, evaluation.env_config)
-        self._evaluation_fitting = _fitting_problems(env, config, "evaluation_config")
-        self._evaluation_size = _num_problems(env)
+        self._evaluation_fitting, self._evaluation_size = self._fitting, _num_problems(env)
+        if (evaluation.env, evaluation.env_config) != (config.env, config.env_config):
+            env = make_env(evaluation.env, evaluation.env_config)
+            self._evaluation_fitting = _fitting_problems(env, config, "evaluation_config")
+            self._evaluation_size = _num_problems(env)
 
     @property
     def position(self) -> int:

@@ -296,3 +296,17 @@ def test_a_checkpoint_alone_is_enough(build, tmp_path):
         assert rollout(restored.train())["problem_stream_position"] == 8
     finally:
         restored.stop()
+
+
+def test_a_state_handed_over_goes_on_as_the_run_it_is_from(build):
+    """`set_state` gives the engines their weights as a checkpoint on disk does."""
+    first, second = build(easy), build(easy)
+    for _ in range(3):
+        first.train()
+    assert first._surplus
+    second.set_state(first.get_state())
+    assert second._pool.weights_version == engine(second).weights_version == 3
+    a, b = first.train(), second.train()
+    assert (weights(first) == weights(second)).all()
+    assert rollout(a)["groups_reused"] == rollout(b)["groups_reused"] > 0
+    assert [g.ref for g in first._surplus] == [g.ref for g in second._surplus]

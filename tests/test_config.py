@@ -226,3 +226,29 @@ def test_a_refused_update_names_keys_that_resemble_nothing_without_a_guess():
 def test_network_settings_of_rllib_are_refused_as_a_model():
     with pytest.raises(SettingError, match="trains a language model"):
         DAPOConfig().update_from_dict({"model": {"fcnet_hiddens": [64]}})
+
+
+# -- The cluster --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overrides", "asked"),
+    [
+        ({"num_env_runners": 5}, "5 CPUs"),
+        ({"num_env_runners": 2, "num_learners": 1, "num_cpus_per_learner": 4}, "6 CPUs"),
+        ({"num_env_runners": 1, "num_gpus_per_env_runner": 1}, "1 GPUs"),
+    ],
+)
+def test_more_than_the_cluster_has_is_refused(monkeypatch, overrides, asked):
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
+    with pytest.raises(SettingError, match=f"ask for {asked}, the cluster has") as caught:
+        config(**overrides).validate()
+    assert caught.value.setting == "num_env_runners"
+    config(**overrides, wait_for_resources=True).validate()
+
+
+def test_learners_on_gpus_need_no_cpus(monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: True)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0, "GPU": 2.0})
+    config(num_env_runners=2, num_learners=2, num_gpus_per_learner=1).validate()
