@@ -40,6 +40,8 @@ class DAPO(Algorithm):
     def setup(self, config: Any) -> None:
         """Build runners and learners, then give the engines the learner's weights."""
         self._problems = ProblemSource(config)  # before engines start: it may refuse the data
+        # Where a learner leaves what broke its update.
+        self.config.learner_config_dict["failure_dir"] = self.logdir
         super().setup(config)
         self._pool = RunnerPool(self.env_runner_group)
         self._surplus: tuple[Group, ...] = ()
@@ -142,6 +144,7 @@ class DAPO(Algorithm):
             overlong_cache=config.soft_overlong_cache if config.soft_overlong_punishment else None,
             overlong_filtering=config.overlong_filtering,
             normalize_std=config.normalize_advantage_std,
+            baseline=config.advantage_baseline,
         )
 
     def _check_gap(self) -> None:
@@ -152,9 +155,11 @@ class DAPO(Algorithm):
         if limit is not None and not gap <= limit:
             raise TrainingError(
                 f"engine and learner differ by {gap:.2e} nats per token on average, more than "
-                f"max_engine_gap={limit:g}. Is `dtype` ({self.config.dtype!r}) coarser than the "
-                "learner's float32? Does `engine_kwargs` change the model (quantization)? Does "
-                "the model tie its embeddings in a way vLLM does not know?"
+                f"max_engine_gap={limit:g}. Is `dtype` ({self.config.dtype!r}) coarser than "
+                f"`compute_dtype` ({self.config.compute_dtype!r})? Does `engine_kwargs` change the "
+                "model (quantization)? Does the model tie its embeddings in a way vLLM does not "
+                "know? If the difference is to be lived with, `old_logprobs: learner` with "
+                "`importance_sampling: token` corrects for it."
             )
 
     # -- Evaluation -------------------------------------------------------------------------
@@ -253,6 +258,11 @@ class DAPO(Algorithm):
             self._keep_rate = own["keep_rate"]
             self._samples_lifetime = own["samples_lifetime"]
             self._surplus = own["surplus"]
+
+    def save_to_path(self, *args: Any, **kwargs: Any) -> str:
+        """RLlib's checkpoint; the learners write theirs themselves."""
+        with self.learner_group.saving_in_place():
+            return str(super().save_to_path(*args, **kwargs))
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """RLlib's restore, then the weights into the engines, whatever their version."""

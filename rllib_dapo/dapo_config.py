@@ -10,15 +10,21 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.models import MODEL_DEFAULTS
 
 from rllib_dapo import dapo_validation
-from rllib_dapo.model import model_path
-from rllib_dapo.settings import (
+from rllib_dapo.choices import (
     Aggregation,
     AtLimit,
+    Baseline,
     ChatMode,
-    DAPOSettings,
+    ComputeDtype,
+    ImportanceSampling,
+    KLEstimator,
+    LearningRateSchedule,
+    OldLogprobs,
     ProgressMode,
-    setting_names,
+    RatioLevel,
 )
+from rllib_dapo.model import model_path
+from rllib_dapo.settings import DAPOSettings, setting_names
 
 # Keys that RLlib's dictionaries use for attributes of another name.
 _ALIASES = {
@@ -97,14 +103,33 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         clip_low: float = NotProvided,
         clip_high: float = NotProvided,
         dual_clip: float | None = NotProvided,
+        ratio_level: RatioLevel = NotProvided,
         loss_aggregation: Aggregation = NotProvided,
         normalize_advantage_std: bool = NotProvided,
+        advantage_baseline: Baseline = NotProvided,
         entropy_coeff: float = NotProvided,
+        kl_coeff: float = NotProvided,
+        kl_estimator: KLEstimator = NotProvided,
+        old_logprobs: OldLogprobs = NotProvided,
+        importance_sampling: ImportanceSampling = NotProvided,
+        importance_cap: float = NotProvided,
+        importance_mask_above: float | None = NotProvided,
         warmup_iterations: int = NotProvided,
+        lr_schedule: LearningRateSchedule = NotProvided,
+        lr_decay_iterations: int | None = NotProvided,
+        lr_end_factor: float = NotProvided,
         weight_decay: float = NotProvided,
         adam_beta2: float = NotProvided,
-        max_tokens_per_microbatch: int = NotProvided,
         max_skipped_updates: int = NotProvided,
+        max_tokens_per_microbatch: int = NotProvided,
+        packing: bool = NotProvided,
+        share_prompts: bool = NotProvided,
+        gradient_checkpointing: bool = NotProvided,
+        compute_dtype: ComputeDtype = NotProvided,
+        shard_model: bool = NotProvided,
+        lora_rank: int | None = NotProvided,
+        lora_alpha: float = NotProvided,
+        lora_target_modules: str | Sequence[str] = NotProvided,
         dtype: str = NotProvided,
         engine_cpu_threads: int | None = NotProvided,
         learner_cpu_threads: int | None = NotProvided,
@@ -184,13 +209,31 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
 
         return RLModuleSpec(module_class=DAPOTorchRLModule)
 
+    def build_learner_group(
+        self,
+        *,
+        env: Any = None,
+        spaces: Any = None,
+        rl_module_spec: Any = None,
+        placement_group: Any = None,
+    ) -> Any:
+        """RLlib's hook: a `DAPOLearnerGroup`, whose state may lie in all learners."""
+        from rllib_dapo.dapo_learner_group import DAPOLearnerGroup
+
+        if rl_module_spec is None:
+            rl_module_spec = self.get_multi_rl_module_spec(env=env, spaces=spaces)
+        return DAPOLearnerGroup(
+            config=self.copy(), module_spec=rl_module_spec, placement_group=placement_group
+        )
+
     @property
     def _model_config_auto_includes(self) -> dict[str, Any]:
         own = {
             "path": model_path(self.language_model),
             "temperature": self.temperature,
-            "trust_remote_code": self.trust_remote_code,
             "entropy_grad": self.entropy_coeff != 0.0,
+            "seed": self.seed or 0,
+            **{name: getattr(self, name) for name in _MODULE_SETTINGS},
         }
         return dict(super()._model_config_auto_includes) | own
 
@@ -200,5 +243,10 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         return self.groups_per_batch * self.group_size
 
 
+# What the RLModule needs to know.
+_MODULE_SETTINGS = (
+    "trust_remote_code", "packing", "gradient_checkpointing", "compute_dtype", "shard_model",
+    "lora_rank", "lora_alpha", "lora_target_modules",
+)  # fmt: skip
 _OWN_ATTRIBUTES = frozenset(setting_names())
 _OWN_KEYS = (_OWN_ATTRIBUTES - {"language_model"}) | {"model"}

@@ -13,7 +13,9 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rllib_dapo.errors import SettingError
-from rllib_dapo.model import model_facts
+from rllib_dapo.lora import check_lora
+from rllib_dapo.model import load_config, model_facts
+from rllib_dapo.packable import check_packable
 from rllib_dapo.prompting import make_renderer
 from rllib_dapo.rewards.length import check_soft_overlong
 from rllib_dapo.settings import setting_types
@@ -102,6 +104,7 @@ def check(config: DAPOConfig) -> None:
     """Check DAPO's settings against each other, the model, the data and the cluster."""
     _check_ranges(config)
     _check_batch(config)
+    _check_learners(config)
     check_soft_overlong_settings(config)
     _check_model(config)
     _check_environment(config)
@@ -154,6 +157,7 @@ def _check_ranges(config: DAPOConfig) -> None:
         "engine_cpu_threads": (1, "use 1 or more, or null for what the process has"),
         "learner_cpu_threads": (1, "use 1 or more, or null for what the process has"),
         "max_engine_gap": (0, "use 0 nats or more, or null for no alarm"),
+        "kl_coeff": (0, "use 0 for no reference policy"),
         "lr": (0, "use one number of 0 or more; warm-up is `warmup_iterations`"),
         "seed": (0, "use 0 or more"),
         "num_env_runners": (0, "use 0 for one engine in the main process"),
@@ -179,6 +183,7 @@ def _check_ranges(config: DAPOConfig) -> None:
     if not 0 < config.evaluation_top_p <= 1:
         _refuse("evaluation_top_p", config.evaluation_top_p, "use a number above 0, up to 1")
     _check_optimizer(config)
+    _check_importance(config)
     if not config.kv_cache_gib > 0:
         _refuse("kv_cache_gib", config.kv_cache_gib, "use a number of GiB above 0")
     if config.dtype not in _DTYPES:
@@ -188,12 +193,52 @@ def _check_ranges(config: DAPOConfig) -> None:
 def _check_optimizer(config: DAPOConfig) -> None:
     if not 0 <= config.adam_beta2 < 1:
         _refuse("adam_beta2", config.adam_beta2, "use a number from 0 to below 1, such as 0.999")
+    if not 0 <= config.lr_end_factor <= 1:
+        _refuse("lr_end_factor", config.lr_end_factor, "use a share of `lr`, from 0 to 1")
+    end = config.lr_decay_iterations
+    if config.lr_schedule == "cosine" and (end is None or end <= config.warmup_iterations):
+        _refuse(
+            "lr_decay_iterations",
+            end,
+            "with lr_schedule='cosine' give the iteration at which `lr` has fallen all the way, "
+            f"after warmup_iterations={config.warmup_iterations}",
+        )
     if not math.isfinite(config.entropy_coeff):
         _refuse("entropy_coeff", config.entropy_coeff, "use a number, 0 for no entropy bonus")
     if config.grad_clip is not None and not config.grad_clip > 0:
         _refuse("grad_clip", config.grad_clip, "use a norm above 0, or null for no clipping")
     if config.grad_clip_by != "global_norm":
         _refuse("grad_clip_by", config.grad_clip_by, "DAPO clips by `global_norm` only")
+
+
+def _check_importance(config: DAPOConfig) -> None:
+    """What weighs or masks tokens needs the learner's own old log-probabilities."""
+    limit = config.importance_mask_above
+    if not config.importance_cap >= 1:
+        _refuse("importance_cap", config.importance_cap, "use 1 or more, such as 2.0")
+    if limit is not None and not limit > 1:
+        _refuse("importance_mask_above", limit, "use a number above 1, or null for no mask")
+    if config.old_logprobs == "learner":
+        return
+    remedy = (
+        "this compares the engine with the learner; set old_logprobs='learner'. With 'engine' the "
+        "ratio of the loss starts from the engine's own probabilities and needs no correction"
+    )
+    if config.importance_sampling != "none":
+        _refuse("importance_sampling", config.importance_sampling, remedy)
+    if limit is not None:
+        _refuse("importance_mask_above", limit, remedy)
+
+
+def _check_learners(config: DAPOConfig) -> None:
+    """Sharding needs learners to shard over."""
+    if config.shard_model and config.num_learners < 2:
+        _refuse(
+            "shard_model",
+            True,
+            f"num_learners={config.num_learners} leaves nothing to share; set `num_learners` to 2 "
+            "or more, or `shard_model` to false",
+        )
 
 
 def _check_batch(config: DAPOConfig) -> None:
@@ -227,6 +272,16 @@ def _check_model(config: DAPOConfig) -> None:
             config.max_response_length,
             f"with max_prompt_length={config.max_prompt_length} that makes {total} tokens, more "
             f"than model={config.language_model!r} reads ({facts.context_length}); lower one",
+        )
+    model_config = load_config(facts.path, trust_remote_code=config.trust_remote_code)
+    if config.packing:
+        check_packable(model_config, longest=total)
+    if config.lora_rank is not None:
+        check_lora(
+            model_config,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            target_modules=config.lora_target_modules,
         )
     make_renderer(config)  # refuses impossible prompts
 

@@ -64,16 +64,28 @@ def load_tokenizer(path: str, *, trust_remote_code: bool) -> Any:
 
 
 @lru_cache(maxsize=8)
+def load_config(path: str, *, trust_remote_code: bool) -> Any:
+    """The transformers configuration of a model; do not change it.
+
+    Raises:
+        SettingError: it cannot be loaded.
+    """
+    from transformers import AutoConfig
+
+    return _load(AutoConfig, path, trust_remote_code)
+
+
+@lru_cache(maxsize=8)
 def model_facts(name: str, *, trust_remote_code: bool) -> ModelFacts:
     """Look a model up by its configuration files.
 
     Raises:
         SettingError: there is no such model, or no token ends its answers.
     """
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     path = model_path(name)
-    config = _load(AutoConfig, path, trust_remote_code)
+    config = load_config(path, trust_remote_code=trust_remote_code)
     tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
     try:
         generation_eos = GenerationConfig.from_pretrained(path).eos_token_id

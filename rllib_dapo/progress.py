@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from rllib_dapo.choices import ProgressMode
 from rllib_dapo.sampling.dynamic import Progress
-from rllib_dapo.settings import ProgressMode
 
 FILE_NAME = "progress.txt"
 _SECONDS_BETWEEN_WRITES = 0.5

@@ -124,17 +124,23 @@ class TokenBatch:
         token_ids: int64[sum(prompt_lengths + response_lengths)].
         prompt_lengths: int64[B], tokens.
         response_lengths: int64[B], tokens; 0 is allowed.
-        old_logprobs: float32[sum(response_lengths)], log π_old of each response token.
+        old_logprobs: float32[sum(response_lengths)], log π_old of each response token: as
+            the engine sampled it, until the learner puts its own in place.
         advantages: float32[B], one per sequence (the same for each of its tokens).
         loss_mask: bool[B], False takes a whole response out of numerator and
             denominator (overlong filtering).
         groups: int64[B], which group (0 … N-1) a sequence belongs to.
         weights_versions: int64[B], version of the policy that sampled each sequence.
+        importance_weights: float32[sum(response_lengths)], what the token's objective is
+            multiplied by; 1 unless the learner corrects for the engine's arithmetic. 0
+            takes the token out of numerator and denominator.
+        reference_logprobs: float32[sum(response_lengths)], log π_ref of each response token;
+            0 unless the learner compares with a reference policy.
 
     Example: two answers, [5, 2] and [6], to the prompt [1, 4]:
         token_ids [1,4,5,2, 1,4,6], prompt_lengths [2,2], response_lengths [2,1],
         old_logprobs [-.1,-.2, -.9], advantages [1,-1], loss_mask [T,T], groups [0,0],
-        weights_versions [3,3].
+        weights_versions [3,3], importance_weights [1,1, 1], reference_logprobs [0,0, 0].
     """
 
     token_ids: IntArray
@@ -145,6 +151,8 @@ class TokenBatch:
     loss_mask: BoolArray
     groups: IntArray
     weights_versions: IntArray
+    importance_weights: FloatArray
+    reference_logprobs: FloatArray
 
     def __len__(self) -> int:
         """Number of sequences B."""

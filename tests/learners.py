@@ -22,6 +22,7 @@ def learner_config(model: Path | str, **settings: Any) -> DAPOConfig:
     """No warm-up, weight decay or clipping of the gradient unless asked for."""
     plain = {"warmup_iterations": 0, "weight_decay": 0.0, "grad_clip": None, "lr": 1e-3}
     config = DAPOConfig().environment(ENV).debugging(seed=3)
+    config.learners(learner_config_dict={"failure_dir": str(Path(model).parent)})
     return config.training(model=str(model), **{**plain, **settings})
 
 

@@ -30,19 +30,19 @@ def fresh_embedded_model() -> Any:
     return AutoModelForCausalLM.from_pretrained(model_path("embedded"), dtype=torch.float32).eval()
 
 
-def save_tiny_model(folder: Path, *, seed: int = 0) -> Path:
+def save_tiny_model(folder: Path, *, seed: int = 0, tied: bool = True, layers: int = 2) -> Path:
     """A random Qwen2 whose distributions are far from uniform, in `folder`."""
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=99,
         hidden_size=32,
         intermediate_size=48,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         max_position_embeddings=256,
         initializer_range=0.3,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
         eos_token_id=EOS,
         pad_token_id=0,
     )

@@ -57,6 +57,8 @@ def make_batch(
         loss_mask=np.array([True] * count if loss_mask is None else loss_mask, np.bool_),
         groups=np.array(range(count) if groups is None else groups, np.int64),
         weights_versions=np.array(range(count), np.int64) // 2,
+        importance_weights=np.ones(sum(len(r) for _, r in rows), np.float32),
+        reference_logprobs=np.zeros(sum(len(r) for _, r in rows), np.float32),
     )
 
 

@@ -73,6 +73,14 @@ def test_the_defaults_are_possible():
         ("learner_cpu_threads", 0, "use 1 or more"),
         ("kv_cache_gib", 0.0, "above 0"),
         ("max_engine_gap", -1e-3, "use 0"),
+        ("kl_coeff", -0.1, "use 0 for no reference policy"),
+        ("importance_sampling", "token", "set old_logprobs='learner'"),
+        ("importance_mask_above", 3.0, "set old_logprobs='learner'"),
+        ("importance_mask_above", 1.0, "above 1"),
+        ("importance_cap", 0.5, "use 1 or more"),
+        ("lr_end_factor", 1.5, "from 0 to 1"),
+        ("shard_model", True, "set `num_learners` to 2 or more"),
+        ("lora_rank", 0, "at least 1"),
         ("dtype", "float33", "use one of"),
         ("prompt_template", "boxd", "did you mean 'boxed'"),
         ("chat", "always", "no chat template"),
@@ -105,6 +113,12 @@ def test_an_impossible_setting_is_refused_with_name_value_and_remedy(name, value
         ("dynamic_sampling", 1),
         ("dynamic_sampling", "yes"),
         ("loss_aggregation", "token"),
+        ("ratio_level", "group"),
+        ("kl_estimator", "k4"),
+        ("old_logprobs", "vllm"),
+        ("compute_dtype", "float16"),
+        ("packing", "auto"),
+        ("lora_target_modules", [1]),
         ("at_sampling_limit", "retry"),
         ("chat", "sometimes"),
         ("engine_kwargs", []),
@@ -126,6 +140,19 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
         config(**{name: value}).validate()
     assert caught.value.setting == name
     assert f"{name}={value!r}" in str(caught.value)
+
+
+def test_a_cosine_must_end_after_the_warm_up():
+    cosine = {"lr_schedule": "cosine", "warmup_iterations": 20}
+    with pytest.raises(SettingError, match="after warmup_iterations=20"):
+        config(lr_decay_iterations=20, **cosine).validate()
+    config(lr_decay_iterations=21, **cosine).validate()
+
+
+def test_adapters_on_layers_that_do_not_exist_are_refused_with_those_that_do():
+    with pytest.raises(SettingError, match=r"lora_target_modules=.*q_prj.*'q_proj'") as caught:
+        config(lora_rank=4, lora_target_modules=["q_prj"]).validate()
+    assert caught.value.setting == "lora_target_modules"
 
 
 def test_numpy_numbers_are_numbers():

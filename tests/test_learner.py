@@ -13,9 +13,9 @@ from learners import gradient, make_learner, update
 from reference_model import EOS, LENGTHS, answer_logprobs, batch_of, random_rows
 from strategies import make_batch, rows_of
 
-from rllib_dapo.ops.batching import concatenate, microbatches, select
+from rllib_dapo.ops.batching import concatenate, select
 
-AGGREGATIONS = ["token_mean", "sequence_mean"]
+AGGREGATIONS = ["token_mean", "sequence_mean"]  # all of them: test_gradient_table.py
 # The model is cast to float64; transformers still computes norms and rotations in float32.
 TOLERANCE = 1e-6
 
@@ -27,6 +27,12 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def learner(request, tiny_model) -> Any:
     """Its lr is 0: the weights stay, the gradient can be read."""
     return make_learner(tiny_model, double=True, lr=0.0, loss_aggregation=request.param)
+
+
+@pytest.fixture(scope="module")
+def padded(tiny_model) -> Any:
+    """One that pads its micro-batches."""
+    return make_learner(tiny_model, double=True, lr=0.0, packing=False)
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -65,23 +71,13 @@ def test_the_loss_is_equation_12_written_out(learner, policy, batch):
 # -- What must not change the gradient ----------------------------------------------------
 
 
-@pytest.mark.parametrize(("budget", "parts"), [(10_000, 1), (40, 3), (1, 7)])
-def test_the_split_in_microbatches_does_not_change_the_gradient(
-    learner, batch, budget, parts, monkeypatch
-):
-    whole = gradient(learner, batch)
+def test_padding_does_not_change_the_gradient(padded, batch, monkeypatch):
+    whole = gradient(padded, batch)
     assert whole.abs().max() > 1e-3
-    assert len(microbatches(batch.lengths, budget)) == parts
-    monkeypatch.setattr(learner.config, "max_tokens_per_microbatch", budget)
-    assert close(whole, gradient(learner, batch))
-
-
-def test_padding_does_not_change_the_gradient(learner, batch, monkeypatch):
-    whole = gradient(learner, batch)
     long_and_masked = make_batch([([5] * 6, [7] * 40)], loss_mask=[False])
-    assert close(whole, gradient(learner, concatenate([batch, long_and_masked])))
-    monkeypatch.setattr(learner, "_pad_id", EOS)
-    assert close(whole, gradient(learner, batch))
+    assert close(whole, gradient(padded, concatenate([batch, long_and_masked])))
+    monkeypatch.setattr(padded, "_layout", replace(padded._layout, pad_id=EOS))
+    assert close(whole, gradient(padded, batch))
 
 
 def test_a_masked_answer_counts_as_if_it_had_never_been_sampled(learner, batch):
@@ -118,13 +114,13 @@ def test_a_batch_masked_entirely_gives_a_gradient_of_zero(learner, batch):
 
 
 @pytest.mark.parametrize("pad_id", [0, EOS])
-def test_the_closing_eos_carries_loss_also_as_padding_id(learner, batch, pad_id, monkeypatch):
-    monkeypatch.setattr(learner, "_pad_id", pad_id)
+def test_the_closing_eos_carries_loss_also_as_padding_id(padded, batch, pad_id, monkeypatch):
+    monkeypatch.setattr(padded, "_layout", replace(padded._layout, pad_id=pad_id))
     last_of_first = LENGTHS[0] - 1
     old = batch.old_logprobs
     more_likely = with_value(old, last_of_first, old[last_of_first] - 0.1)
-    plain = gradient(learner, batch)
-    assert not close(plain, gradient(learner, replace(batch, old_logprobs=more_likely)))
+    plain = gradient(padded, batch)
+    assert not close(plain, gradient(padded, replace(batch, old_logprobs=more_likely)))
 
 
 def test_the_aggregations_differ(tiny_model, batch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from learners import KEYS, gradient, make_learner, parameters, update
 from ray.rllib.core.learner.training_data import TrainingData
 from strategies import rows_of
 
+from rllib_dapo.batch_file import load_token_batch
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.rl_batch import from_multi_agent_batch, to_multi_agent_batch
 
@@ -71,6 +74,15 @@ def test_the_gradient_is_clipped_to_its_norm_and_the_norm_before_is_reported(tin
     assert update(bounded, batch)["grad_norm"] == pytest.approx(norm, rel=1e-3)
 
 
+def test_the_learning_rate_falls_as_half_a_cosine_after_the_warm_up(tiny_model, batch):
+    settings = {"warmup_iterations": 2, "lr_schedule": "cosine", "lr_decay_iterations": 6}
+    learner = make_learner(tiny_model, lr=1e-3, lr_end_factor=0.2, **settings)
+    rates = [update(learner, batch)["lr"] for _ in range(8)]
+    falling = [0.2 + 0.8 * (1 + math.cos(math.pi * k / 4)) / 2 for k in range(5)]
+    expected = [0.5, 1.0, *falling, 0.2]
+    assert rates == pytest.approx([1e-3 * factor for factor in expected])
+
+
 def test_an_update_that_is_not_finite_is_skipped_counted_and_in_the_end_an_error(tiny_model, batch):
     learner = make_learner(tiny_model, max_skipped_updates=2, weight_decay=0.1)
     broken = replace(batch, advantages=np.full(len(batch), np.inf, np.float32))
@@ -84,8 +96,10 @@ def test_an_update_that_is_not_finite_is_skipped_counted_and_in_the_end_an_error
     assert not torch.equal(parameters(learner), before)
     assert (report["updates"], report["updates_skipped"]) == (1, 0)
     update(learner, broken)
-    with pytest.raises(TrainingError, match="max_skipped_updates=2"):
+    with pytest.raises(TrainingError, match="max_skipped_updates=2") as stopped:
         update(learner, broken)
+    (path,) = re.findall(r"\S+\.npz", str(stopped.value))
+    assert Counter(rows_of(load_token_batch(Path(path)))) == Counter(rows_of(broken))
 
 
 # -- State and report ---------------------------------------------------------------------

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from strategies import make_group, rows_of
 
-from rllib_dapo.ops.loss import decoupled_clip_objective, loss_weights
+from rllib_dapo.ops.aggregation import kept_lengths, loss_totals, loss_weights
+from rllib_dapo.ops.objective import clipped_objective
 from rllib_dapo.sampling.dynamic import DynamicSampler
 from rllib_dapo.sampling.token_batch import RewardShaping, length_penalties, make_token_batch
 from rllib_dapo.types import Group, TokenBatch
@@ -114,20 +116,27 @@ def test_truncated_answers_count_in_mean_and_deviation_though_filtered():
 # -- Each of the five parts alone ---------------------------------------------------------
 
 
+def weights_of(batch: TokenBatch, aggregation: str) -> np.ndarray[Any, Any]:
+    """The weight of each answer's tokens, all tokens kept."""
+    lengths = batch.response_lengths
+    kept = kept_lengths(lengths, batch.loss_mask, np.ones(int(lengths.sum()), np.bool_))
+    totals = loss_totals(kept, batch.groups, int(batch.groups.max()) + 1)
+    return loss_weights(aggregation, kept, batch.groups, totals, max_length=int(lengths.max()))
+
+
 def loss_of(
     batch: TokenBatch, ratio: float, *, clip_high: float = 0.2, aggregation: str = "sequence_mean"
 ) -> float:
     """The loss if every token became `ratio` times as likely."""
     old = torch.from_numpy(batch.old_logprobs).double()
     lengths = batch.response_lengths
-    objective = decoupled_clip_objective(
-        old + math.log(ratio),
-        old,
+    objective = clipped_objective(
+        torch.full_like(old, math.log(ratio)),
         torch.from_numpy(np.repeat(batch.advantages, lengths)).double(),
         clip_low=0.2,
         clip_high=clip_high,
     ).objective
-    weights = np.repeat(loss_weights(aggregation, lengths, batch.loss_mask), lengths)
+    weights = np.repeat(weights_of(batch, aggregation), lengths)
     return -float((objective * torch.from_numpy(weights)).sum())
 
 
@@ -158,8 +167,8 @@ def test_clip_higher_alone_matters_only_above_the_symmetric_bound(ratio, matters
 
 def test_token_level_loss_alone_changes_the_weights_and_nothing_else():
     batch = make_token_batch(two_groups(), OFF)
-    token = loss_weights("token_mean", batch.response_lengths, batch.loss_mask)
-    sequence = loss_weights("sequence_mean", batch.response_lengths, batch.loss_mask)
+    token = weights_of(batch, "token_mean")
+    sequence = weights_of(batch, "sequence_mean")
     assert token.tolist() == pytest.approx([1 / 35] * 6)
     assert sequence.tolist() == pytest.approx([1 / (6 * n) for n in (2, 7, 10, 4, 3, 9)])
     by_token = loss_of(batch, 1.0, aggregation="token_mean")

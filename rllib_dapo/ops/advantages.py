@@ -9,16 +9,13 @@ deviation (division by G − 1), because the runs of the paper did: its recipe c
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from rllib_dapo.choices import Baseline
 from rllib_dapo.errors import SettingError, TrainingError
 from rllib_dapo.types import FloatArray
-
-Baseline = Literal["group_mean", "leave_one_out"]
-"""What an answer is compared with: all G answers, or only the G − 1 others."""
 
 
 def group_advantages(
@@ -60,7 +57,8 @@ def group_advantages(
     _check(values)
     if baseline not in ("group_mean", "leave_one_out"):
         raise SettingError(
-            f"baseline={baseline!r} is unknown: use 'group_mean' or 'leave_one_out'", "baseline"
+            f"advantage_baseline={baseline!r} is unknown: use 'group_mean' or 'leave_one_out'",
+            "advantage_baseline",
         )
     size = len(values)
     if values.max() == values.min():

@@ -28,15 +28,18 @@ def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
     """
     picked = np.asarray(rows)
     picked = np.flatnonzero(picked) if picked.dtype == np.bool_ else picked.astype(np.int64)
+    tokens = ragged_indices(batch.response_lengths, picked)
     return TokenBatch(
-        token_ids=batch.token_ids[_ragged_indices(batch.lengths, picked)],
+        token_ids=batch.token_ids[ragged_indices(batch.lengths, picked)],
         prompt_lengths=batch.prompt_lengths[picked],
         response_lengths=batch.response_lengths[picked],
-        old_logprobs=batch.old_logprobs[_ragged_indices(batch.response_lengths, picked)],
+        old_logprobs=batch.old_logprobs[tokens],
         advantages=batch.advantages[picked],
         loss_mask=batch.loss_mask[picked],
         groups=batch.groups[picked],
         weights_versions=batch.weights_versions[picked],
+        importance_weights=batch.importance_weights[tokens],
+        reference_logprobs=batch.reference_logprobs[tokens],
     )
 
 
@@ -63,6 +66,8 @@ def concatenate(batches: Sequence[TokenBatch], *, distinct_groups: bool = False)
         loss_mask=np.concatenate([np.zeros(0, np.bool_), *(b.loss_mask for b in batches)]),
         groups=np.concatenate([no_ints, *groups]),
         weights_versions=np.concatenate([no_ints, *(b.weights_versions for b in batches)]),
+        importance_weights=np.concatenate([no_floats, *(b.importance_weights for b in batches)]),
+        reference_logprobs=np.concatenate([no_floats, *(b.reference_logprobs for b in batches)]),
     )
 
 
@@ -185,7 +190,7 @@ def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
     input_ids[is_token] = batch.token_ids
 
     first = np.arange(rows) * width + batch.prompt_lengths - 1
-    predictors = _ranges(first, batch.response_lengths)
+    predictors = ragged_ranges(first, batch.response_lengths)
     return PaddedRows(
         input_ids=input_ids,
         attention_mask=is_token.astype(np.int64),
@@ -195,13 +200,34 @@ def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
     )
 
 
-def _ragged_indices(lengths: IntArray, rows: IntArray) -> IntArray:
+def idle_row(token_id: int) -> TokenBatch:
+    """One row that weighs nothing: a prompt and a masked response of one token each.
+
+    For a learner that has no rows left but must take part in a forward pass of the others.
+    """
+    one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
+    nothing = np.zeros(1, np.float32)
+    return TokenBatch(
+        token_ids=np.full(2, token_id, np.int64),
+        prompt_lengths=one,
+        response_lengths=one,
+        old_logprobs=nothing,
+        advantages=nothing,
+        loss_mask=np.zeros(1, np.bool_),
+        groups=zero,
+        weights_versions=zero,
+        importance_weights=nothing,
+        reference_logprobs=nothing,
+    )
+
+
+def ragged_indices(lengths: IntArray, rows: IntArray) -> IntArray:
     """Where the elements of `rows` lie in an end-to-end array of rows of `lengths`."""
     starts = np.cumsum(lengths) - lengths
-    return _ranges(starts[rows], lengths[rows])
+    return ragged_ranges(starts[rows], lengths[rows])
 
 
-def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+def ragged_ranges(starts: IntArray, lengths: IntArray) -> IntArray:
     """The ranges [start, start + length), end to end: (3, 9), (2, 1) -> 3, 4, 9."""
     offsets = np.cumsum(lengths) - lengths
     return np.repeat(starts - offsets, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)

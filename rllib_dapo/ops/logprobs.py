@@ -128,7 +128,9 @@ class _TokenLogprobs(torch.autograd.Function):
         temperature, chunk_tokens, with_entropy_grad = ctx.settings
         wanted = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if wanted[0] else None
-        grad_weight = torch.zeros_like(weight) if wanted[1] else None
+        # A sum over hundreds of chunks: bfloat16 would round it each time.
+        sum_dtype = torch.promote_types(weight.dtype, torch.float32)
+        grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if wanted[1] else None
         grad_bias = torch.zeros_like(bias) if wanted[2] else None
         for start in range(0, len(targets), chunk_tokens):
             rows = slice(start, start + chunk_tokens)
@@ -150,6 +152,9 @@ class _TokenLogprobs(torch.autograd.Function):
             grad = grad.to(hidden.dtype)
             if grad_hidden is not None:
                 grad_hidden[rows] = grad @ weight
-            if grad_weight is not None:
+            if grad_weight is not None and grad.dtype == sum_dtype:
                 grad_weight.addmm_(grad.t(), hidden[rows])
+            elif grad_weight is not None:
+                grad_weight += grad.t() @ hidden[rows]
+        grad_weight = None if grad_weight is None else grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None, None, None

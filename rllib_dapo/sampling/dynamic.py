@@ -23,8 +23,8 @@ from typing import Literal
 
 import numpy as np
 
+from rllib_dapo.choices import AtLimit
 from rllib_dapo.errors import SamplingError, SettingError
-from rllib_dapo.settings import AtLimit
 from rllib_dapo.types import Group
 
 Verdict = Literal["kept", "all_correct", "all_wrong", "equal_scores", "failed"]

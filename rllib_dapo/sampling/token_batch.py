@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rllib_dapo.choices import Baseline
 from rllib_dapo.ops.advantages import group_advantages
 from rllib_dapo.rewards.length import soft_overlong_punishment
 from rllib_dapo.types import FloatArray, Group, TokenBatch
@@ -26,12 +27,14 @@ class RewardShaping:
         overlong_cache: L_cache of Eq. 13, tokens; None: no soft overlong punishment.
         overlong_filtering: take truncated answers out of the loss.
         normalize_std: divide advantages by the group's standard deviation.
+        baseline: what an answer is compared with.
     """
 
     max_length: int
     overlong_cache: int | None
     overlong_filtering: bool
     normalize_std: bool
+    baseline: Baseline = "group_mean"
 
 
 def length_penalties(group: Group, shaping: RewardShaping) -> FloatArray:
@@ -58,7 +61,10 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
     completions = [c for group in groups for c in group.completions]
     prompts = [g.prompt.token_ids for g in groups for _ in g.completions]
     rewards = [group.scores + length_penalties(group, shaping) for group in groups]
-    advantages = [group_advantages(r, normalize_std=shaping.normalize_std) for r in rewards]
+    advantages = [
+        group_advantages(r, baseline=shaping.baseline, normalize_std=shaping.normalize_std)
+        for r in rewards
+    ]
     pieces = [
         part
         for prompt, c in zip(prompts, completions, strict=True)
@@ -66,13 +72,16 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
     ]
     sizes = [len(g.completions) for g in groups]
     truncated = np.array([c.truncated for c in completions], dtype=np.bool_)
+    old_logprobs = np.concatenate([c.logprobs for c in completions]).astype(np.float32)
     return TokenBatch(
         token_ids=np.concatenate(pieces).astype(np.int64),
         prompt_lengths=np.array([len(p) for p in prompts], dtype=np.int64),
         response_lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
-        old_logprobs=np.concatenate([c.logprobs for c in completions]).astype(np.float32),
+        old_logprobs=old_logprobs,
         advantages=np.concatenate(advantages).astype(np.float32),
         loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
         groups=np.repeat(np.arange(len(groups)), sizes),
         weights_versions=np.repeat([g.weights_version for g in groups], sizes),
+        importance_weights=np.ones_like(old_logprobs),
+        reference_logprobs=np.zeros_like(old_logprobs),
     )

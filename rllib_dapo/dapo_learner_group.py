@@ -1,0 +1,141 @@
+"""The learners of a run, whose state may lie in all of them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs  # type: ignore[import-untyped]
+import ray
+import torch
+from ray.rllib.core import COMPONENT_LEARNER
+from ray.rllib.core.learner.learner_group import LearnerGroup
+from ray.tune.utils.file_transfer import sync_dir_between_nodes
+
+from rllib_dapo.errors import TrainingError
+
+_LEFT_TO_THE_LEARNERS = "left to the learners"
+
+
+class DAPOLearnerGroup(LearnerGroup):
+    """RLlib's group, with states that are gathered from all learners.
+
+    To gather the slices of a sharded model is a collective call. RLlib asks one learner for
+    the state, which would wait for the others for ever; this group asks all of them and
+    takes what the first returns. It also raises what a learner raised while it took or
+    saved a state; RLlib passes over that.
+    """
+
+    _saving_in_place = False
+
+    def get_state(
+        self, components: Any = None, *, not_components: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The whole state, as one learner that is not sharded would have it.
+
+        Raises:
+            TrainingError: a learner is lost.
+        """
+        if not self._check_component(COMPONENT_LEARNER, components, not_components):
+            return {}
+        if self._saving_in_place:
+            return {COMPONENT_LEARNER: _LEFT_TO_THE_LEARNERS}
+        if not (self.is_remote and self.config.shard_model):
+            return dict(super().get_state(components, not_components=not_components, **kwargs))
+        wanted = self._get_subcomponents(COMPONENT_LEARNER, components)
+        unwanted = self._get_subcomponents(COMPONENT_LEARNER, not_components)
+
+        def gather(learner: Any) -> Any:
+            state = learner.get_state(wanted, not_components=unwanted, **kwargs)
+            return state if torch.distributed.get_rank() == 0 else None
+
+        (state,) = (s for s in self._on_all_learners(gather) if s is not None)
+        return {COMPONENT_LEARNER: state}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Give every learner the whole state."""
+        if self.is_local or COMPONENT_LEARNER not in state:
+            super().set_state(state)
+            return
+        reference = ray.put(state[COMPONENT_LEARNER])  # one copy per node
+        self._on_all_learners(lambda learner: learner.set_state(ray.get(reference)))
+
+    def save_to_path(
+        self,
+        path: str | Path | None = None,
+        *,
+        state: dict[str, Any] | None = None,
+        filesystem: Any = None,
+        use_msgpack: bool = False,
+    ) -> str:
+        """RLlib's checkpoint, written by the first learner from what all of them have.
+
+        The state does not pass through this process, unless `state` gives it.
+        """
+        settings = {"filesystem": filesystem, "use_msgpack": use_msgpack}
+        if state is not None and state.get(COMPONENT_LEARNER) == _LEFT_TO_THE_LEARNERS:
+            state = None
+        if self.is_local or state is not None:
+            return str(super().save_to_path(path, state=state, **settings))
+        # The group's own files; it has no state beside the learners'.
+        saved = str(super().save_to_path(path, state={}, **settings))
+        if filesystem is None and path is not None:
+            filesystem, _ = pyarrow.fs.FileSystem.from_uri(str(path))
+        self._save_learner(Path(saved) / COMPONENT_LEARNER, filesystem, use_msgpack)
+        return saved
+
+    def _save_learner(self, path: Path, filesystem: Any, use_msgpack: bool) -> None:
+        driver = ray.util.get_node_ip_address()
+        sharded = self.config.shard_model
+
+        def save(learner: Any) -> tuple[str, str] | None:
+            first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
+            state = learner.get_state() if sharded or first else None
+            if not first:
+                return None
+            settings = {"state": state, "use_msgpack": use_msgpack}
+            if (here := ray.util.get_node_ip_address()) == driver:
+                learner.save_to_path(path, filesystem=filesystem, **settings)
+                return None
+            folder = tempfile.mkdtemp()
+            learner.save_to_path(folder, **settings)
+            return here, folder
+
+        for node, folder in filter(None, self._on_all_learners(save)):
+            sync_dir_between_nodes(node, folder, driver, str(path))
+            self._on_all_learners(partial(_remove, folder=folder))
+
+    @contextmanager
+    def saving_in_place(self) -> Iterator[None]:
+        """Within, `get_state()` returns a note that `save_to_path` understands.
+
+        `Algorithm.save_to_path` fetches the state and hands it back for saving. Weights and
+        two moments of a large model do not fit through there.
+        """
+        self._saving_in_place = self.is_remote
+        try:
+            yield
+        finally:
+            self._saving_in_place = False
+
+    def _on_all_learners(self, function: Callable[[Any], Any]) -> list[Any]:
+        """What each learner returned, by rank.
+
+        Raises:
+            TrainingError: a learner is lost; the others would wait for it.
+        """
+        if (there := self._worker_manager.num_healthy_actors()) < len(self):
+            raise TrainingError(
+                f"{len(self) - there} of num_learners={len(self)} learners are lost; restore the "
+                "last checkpoint"
+            )
+        return list(self._get_results(self.foreach_learner(function)))
+
+
+def _remove(_: Any, folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)

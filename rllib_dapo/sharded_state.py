@@ -1,0 +1,179 @@
+"""Whole states of sharded modules and optimizers, in the format of those that are not.
+
+    slices --full_state, full_optimizer_state--> the names and arrays of one learner
+    whole state --load_full_state, load_full_optimizer_state--> slices
+
+So a checkpoint knows nothing of the number of learners that wrote it, and any number can
+read it. Parameters are gathered one after the other: beside the slices, a rank that does not
+keep the result needs room for the largest of them only.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
+
+from rllib_dapo.errors import TrainingError
+
+
+def full_state(module: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+    """The whole `state_dict` of a module with slices in it; a collective call.
+
+    Args:
+        module: sharded, or one with sharded parts.
+        keep: False takes part and returns an empty dictionary.
+
+    Returns:
+        CPU tensors by name; names of tied weights share one.
+    """
+    result, seen = {}, {}
+    # keep_vars: tied weights are one object then, to be gathered once.
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen[id(tensor)] = _gather(tensor, keep)
+        result[name] = seen[id(tensor)]
+    return {name: tensor for name, tensor in result.items() if tensor is not None}
+
+
+@torch.no_grad()
+def load_full_state(
+    module: nn.Module, state: Mapping[str, Any], *, only: Collection[str] | None = None
+) -> None:
+    """Give each slice its part of a whole state; every rank calls this with all of it.
+
+    Nothing is exchanged between the ranks.
+
+    Args:
+        module: sharded, or one with sharded parts, or one without any.
+        state: tensors or arrays by name. Names that the module lacks are passed over, as
+            RLlib does.
+        only: names that are to be loaded; None: all that the module has.
+
+    Raises:
+        TrainingError: a name is missing, or a shape differs.
+    """
+    own = module.state_dict(keep_vars=True)
+    if only is not None:
+        own = {name: tensor for name, tensor in own.items() if name in only}
+    if missing := sorted(set(own) - set(state)):
+        raise TrainingError(
+            f"the state to restore lacks {len(missing)} weights, such as {missing[0]!r}; is it "
+            "that of another `model`?"
+        )
+    for name, tensor in own.items():
+        tensor.copy_(_part_for(tensor, state[name], name))
+
+
+@torch.no_grad()
+def fill_from_rank_0(
+    module: nn.Module, state: Mapping[str, Tensor] | None, mesh: DeviceMesh
+) -> None:
+    """Scatter rank 0's weights over the slices, and copy its buffers; a collective call.
+
+    Args:
+        module: sharded; on other ranks than 0 its values are undefined so far.
+        state: on rank 0 the whole `state_dict`, else None.
+        mesh: what the module is sharded over.
+    """
+    seen = set()
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, DTensor) or id(tensor) in seen:
+            continue
+        seen.add(id(tensor))
+        device = tensor.to_local().device
+        whole = (
+            state[name].to(device)
+            if state is not None
+            else torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+        )
+        tensor.copy_(distribute_tensor(whole, mesh, tensor.placements, src_data_rank=0))
+    # Those outside of the state too, such as the frequencies of rotary embeddings.
+    for buffer in module.buffers():
+        dist.broadcast(buffer, group_src=0, group=mesh.get_group())
+
+
+def full_optimizer_state(optimizer: Optimizer, *, keep: bool) -> dict[str, Any]:
+    """The whole `state_dict` of an optimizer of sharded parameters; a collective call.
+
+    Args:
+        optimizer: of any per-parameter state; AdamW has `step` and two moments.
+        keep: False takes part and returns no per-parameter state.
+
+    Returns:
+        As `Optimizer.state_dict`, with whole tensors on the CPU.
+    """
+    state = optimizer.state_dict()
+    whole = {
+        number: {key: _gather(value, keep) for key, value in values.items()}
+        for number, values in sorted(state["state"].items())
+    }
+    return {**state, "state": whole if keep else {}}
+
+
+def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Give an optimizer of sharded parameters its part of a whole state, on every rank.
+
+    Args:
+        optimizer: with the same parameters in the same order as the one of the state.
+        state: as `full_optimizer_state` returned it, tensors or arrays.
+
+    Raises:
+        TrainingError: the number of parameters or a shape differs.
+    """
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    if len(params) != len(numbers):
+        raise TrainingError(
+            f"the optimizer state to restore has {len(numbers)} parameters, this run has "
+            f"{len(params)}; is it that of another `model`?"
+        )
+    parts = {
+        number: {
+            # Copies: the optimizer writes into them. `step` belongs to the whole parameter.
+            key: _part_for(param, value, f"{key} of parameter {number}").clone()
+            if np.ndim(value)
+            else torch.tensor(float(value))
+            for key, value in state["state"][number].items()
+        }
+        for number, param in zip(numbers, params, strict=True)
+        if number in state["state"]
+    }
+    optimizer.load_state_dict({**state, "state": parts})
+
+
+def _gather(value: Any, keep: bool) -> Any:
+    """A whole tensor on the CPU; None if it is not to be kept."""
+    if isinstance(value, DTensor):
+        value = value.full_tensor().detach()
+    if not keep:
+        return None
+    return value.detach().cpu() if isinstance(value, Tensor) else value
+
+
+def _part_for(target: Tensor, whole: Any, name: str) -> Tensor:
+    """What belongs into `target`, a slice or not, of a whole tensor or array."""
+    if isinstance(whole, np.ndarray):
+        with warnings.catch_warnings():  # arrays in Ray's shared memory are read-only: so do we
+            warnings.simplefilter("ignore", UserWarning)
+            whole = torch.from_numpy(whole)
+    tensor: Tensor = torch.as_tensor(whole)
+    if tensor.shape != target.shape:
+        raise TrainingError(
+            f"{name} has the shape {tuple(tensor.shape)} in the state to restore and "
+            f"{tuple(target.shape)} here; is it that of another `model`?"
+        )
+    if not isinstance(target, DTensor):
+        return tensor
+    part: Tensor = distribute_tensor(
+        tensor, target.device_mesh, target.placements, src_data_rank=None
+    )
+    return part
