@@ -16,14 +16,11 @@ from rllib_dapo.choices import ComputeDtype
 from rllib_dapo.engine.base import CAUSAL_LM_PREFIX
 from rllib_dapo.lora import add_lora
 from rllib_dapo.lora_state import LoRALayout, adapter_state, check_adapter_state, merged_state
-from rllib_dapo.ops.logprobs import token_logprobs_and_entropy
+from rllib_dapo.ops.logprobs import token_logprobs_and_entropy, tokens_at_once
 from rllib_dapo.ops.packing import PackedRows
 from rllib_dapo.packed_attention import packed_inputs, use_packed_attention
 from rllib_dapo.sharded_state import full_state, load_full_state
 from rllib_dapo.sharding import is_sharded, loads_weights, run_as_forward
-
-# Logits that exist at once, in numbers: 64 MiB in float32.
-_LOGITS_AT_ONCE = 16 * 2**20
 
 
 class DAPOTorchRLModule(TorchRLModule):
@@ -89,7 +86,7 @@ class DAPOTorchRLModule(TorchRLModule):
             head.weight,
             batch["targets"],
             temperature=self.model_config["temperature"],
-            chunk_tokens=max(1, _LOGITS_AT_ONCE // head.weight.shape[0]),
+            chunk_tokens=tokens_at_once(head.weight.shape[0]),
             with_entropy_grad=self.model_config["entropy_grad"],
             bias=getattr(head, "bias", None),
         )

@@ -26,10 +26,8 @@ class ReferencePolicy:
         if learner.config.lora_rank is not None:
             self._adapted = learner.module[DEFAULT_MODULE_ID]
             return
-        modules = learner._make_module()
-        self._frozen = modules[DEFAULT_MODULE_ID]
+        self._frozen = learner._make_module()[DEFAULT_MODULE_ID]
         self._frozen.requires_grad_(False)
-        learner._map_module_to_device(modules)
 
     def forward(self, batch: dict[str, Any]) -> dict[str, Tensor]:
         """What `DAPOTorchRLModule._forward_train` returns, of the untrained model."""

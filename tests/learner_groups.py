@@ -10,7 +10,7 @@ import torch
 from learners import ENV, learner_config, report_of
 from reference_model import batch_of, random_rows
 
-from rllib_dapo.ops.batching import concatenate, minibatches, split_for_ranks
+from rllib_dapo.ops.batching import concatenate, minibatches, select, split_for_ranks
 from rllib_dapo.registration import make_env
 from rllib_dapo.rl_batch import to_multi_agent_batch
 from rllib_dapo.types import TokenBatch
@@ -38,15 +38,17 @@ def weights_of(group: Any) -> list[torch.Tensor]:
 class Reference:
     """One learner in this process, fed the minibatches that several have between them."""
 
-    def __init__(self, model: Any) -> None:
-        self.group = learner_group(model, 0)
+    def __init__(self, model: Any, **settings: Any) -> None:
+        self.group = learner_group(model, 0, **settings)
         self._learner = self.group._learner
         self._parts: list[TokenBatch] = []
         self._learner._create_iterator_if_necessary = self._iterator
 
     def _iterator(self, **_: Any) -> Any:
-        self._learner._prepare(concatenate(self._parts))
-        return map(to_multi_agent_batch, self._parts)
+        whole = self._learner._prepare(concatenate(self._parts))
+        cuts = np.cumsum([len(part) for part in self._parts])[:-1]
+        rows = np.split(np.arange(len(whole)), cuts)
+        return [to_multi_agent_batch(select(whole, part)) for part in rows]
 
     def update(self, shares: list[TokenBatch], steps: int) -> dict[str, float]:
         number = self._learner._weights_seq_no + 1

@@ -293,3 +293,38 @@ def test_one_learner_alone_is_refused_for_shards(tiny_model, number):
     config = learner_config(tiny_model, shard_model=True).learners(num_learners=number)
     with pytest.raises(SettingError, match="set `num_learners` to 2"):
         config.validate()
+
+
+# -- With everything else on ------------------------------------------------------------------
+
+EVERYTHING = {
+    "lora_rank": 4,
+    "kl_coeff": 0.1,
+    "old_logprobs": "learner",
+    "importance_sampling": "token",
+    "gradient_checkpointing": True,
+    "loss_aggregation": "group_token_mean",
+}
+
+
+@pytest.mark.parametrize("lora", [True, False], ids=["lora", "all weights"])
+def test_adapters_reference_and_importance_weights_work_in_shards(
+    ray_session, tiny_model, policy, lora
+):
+    """The reference policy is the adapted model without adapters, or a second sharded one."""
+    settings = EVERYTHING if lora else {**EVERYTHING, "lora_rank": None}
+    reference = Reference(tiny_model, **settings)
+    pair = learner_group(tiny_model, 2, **SHARDED, **settings)
+    try:
+        start = weights_of(pair)
+        for shares, steps in scenarios(policy).values():
+            expected = reference.update(shares, steps)
+            got = train(pair, shares, steps)
+            for key in ("loss", "grad_norm", "reference_kl", "engine_gap_max"):
+                assert got[key] == pytest.approx(expected[key], rel=1e-3, abs=1e-5), key
+        assert expected["reference_kl"] > 1e-4
+        trained = weights_of(pair)
+        assert_same(trained, weights_of(reference.group), TOLERANCE)
+        assert any(np.abs(trained[name] - start[name]).max() > 20 * TOLERANCE for name in start)
+    finally:
+        pair.shutdown()

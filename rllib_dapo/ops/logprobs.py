@@ -18,6 +18,15 @@ from torch.nn.functional import linear
 
 from rllib_dapo.errors import SettingError
 
+# In numbers: 128 MiB in float32. Large enough that matrix products are efficient, and that the
+# logits of a small vocabulary fit whole and need not be computed twice.
+_LOGITS_AT_ONCE = 32 * 2**20
+
+
+def tokens_at_once(vocabulary: int) -> int:
+    """A good `chunk_tokens` for a vocabulary of this size."""
+    return max(1, _LOGITS_AT_ONCE // vocabulary)
+
 
 def token_logprobs_and_entropy(
     hidden: Tensor,
