@@ -150,6 +150,21 @@ def test_one_learner(learner, layout, aggregation, parts, batch, expected):
     assert difference(got, expected[aggregation]) <= TOLERANCE
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.15)])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+def test_one_learner_in_single_and_half_precision(
+    tiny_model, layout, aggregation, dtype, tolerance, batch, expected
+):
+    """Stated tolerances; a wrong denominator is off by far more than either."""
+    settings = {"max_response_length": MAX_LENGTH, "soft_overlong_cache": 4, "lr": 0.0}
+    learner = make_learner(
+        tiny_model, loss_aggregation=aggregation, compute_dtype=dtype, **settings, **LAYOUTS[layout]
+    )
+    got = gradient(learner, batch)
+    assert got.dtype == torch.float32
+    assert float((got - expected[aggregation]).norm() / expected[aggregation].norm()) <= tolerance
+
+
 def test_the_aggregations_are_four_different_things(expected):
     for a, b in product(AGGREGATIONS, AGGREGATIONS):
         assert a == b or difference(expected[a], expected[b]) > 1e-2
