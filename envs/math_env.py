@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -9,31 +10,56 @@ from weakref import WeakValueDictionary
 
 import gymnasium as gym
 
-from rllib_dapo.data.problems import Problem, ProblemSet, load_problems
-from rllib_dapo.data.readers import find_files
+from rllib_dapo.data.locations import is_hub_id, stamp
+from rllib_dapo.data.mixed_problems import MixedProblems
+from rllib_dapo.data.mixture import Mixture
+from rllib_dapo.data.problem_set import Problem, ProblemSet
+from rllib_dapo.data.problems import load_problems
+from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.rewards.pool import read_limits
 from rllib_dapo.rewards.verify import find_grader, parse_gold
+
+AUTO = "auto"
+"""The grader that the data choose."""
 
 
 class MathEnv(gym.Env[str, str]):
     """Single-step environment: the observation is the problem, the action the whole answer.
 
     `reset(options={"index": i})` poses problem i; without an index one is drawn from the
-    environment's own generator. Its info holds `index`, `source` (`file:row`) and, where the
-    data set has chat messages, `messages`: the observation is then the last of them.
-    `step(text)` ends the episode with +1 for a correct answer and -1 otherwise; its info
-    holds `correct`, `extracted`, `expected` and `matched_by` (see `rewards.verify`).
+    environment's own generator. Its info holds `index`, `source` (`file:row`), in a mixture
+    `dataset` (the name of its source) and, where the data set has chat messages, `messages`:
+    the observation is then the last of them. `step(text)` ends the episode with +1 for a
+    correct answer and -1 otherwise; its info holds `correct`, `extracted`, `expected`,
+    `matched_by` (see `rewards.verify`) and, in a mixture, `dataset`.
 
     Args:
-        dataset: a .jsonl, .json, .csv or .parquet file, or a folder of them. Workers of a
-            cluster read it themselves: give an absolute path that all nodes have.
+        dataset: a .jsonl, .json, .csv or .parquet file, a folder of them, a folder written
+            by `save_to_disk` of the `datasets` library, or an id on the Hugging Face hub. Or
+            a list of these, each alone or as `{path: …, weight: …, name: …}` with further
+            options that differ from those below. Workers of a cluster read it themselves:
+            give an absolute path that all nodes have.
         problem_key: column of the problem; None recognises the common ones.
         answer_key: column of the ground truth, likewise.
-        split: of a folder, only files with this word in their path.
-        grader: `robust` (as people write answers) or `strict` (the DAPO recipe's).
+        split: of a folder, only files with this word in their path; of a data set on the
+            hub, its split.
+        subset: which configuration of a data set on the hub.
+        grader: `auto`, `robust` (as people write answers) or `strict` (the DAPO recipe's).
+            `auto` is `robust`, which compares integers by value; see `integer_answers`.
+        grading: limits of comparing values that are no numbers: `workers`, `seconds` and
+            `memory_mib` of each answer.
         deduplicate: keep only the first row of each problem.
-        limit: use only the first so many problems.
+        limit: use only the first so many problems (of each source).
+
+    Attributes:
+        problems: the problems by index.
+        num_problems: how many there are.
+        mixture: sizes and weights of the sources; None if there is one.
+        grader: the grader in use.
+        integer_answers: whether every ground truth is an integer: every verdict is then an
+            exact comparison of two numbers.
 
     Raises:
         SettingError: an argument is impossible.
@@ -46,34 +72,41 @@ class MathEnv(gym.Env[str, str]):
     def __init__(
         self,
         *,
-        dataset: str,
+        dataset: str | Sequence[str | Mapping[str, Any]],
         problem_key: str | None = None,
         answer_key: str | None = None,
         split: str | None = None,
-        grader: str = "robust",
+        subset: str | None = None,
+        grader: str = AUTO,
+        grading: Mapping[str, Any] | None = None,
         deduplicate: bool = False,
         limit: int | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self._grade = find_grader(grader, "env_config.grader")
-        if limit is not None and limit < 1:
-            raise SettingError(
-                f"env_config.limit={limit}: use 1 or more problems", "env_config.limit"
-            )
-        self.problems = _shared_problems(
-            dataset,
-            problem_key=problem_key,
-            answer_key=answer_key,
-            split=split,
-            deduplicate=deduplicate,
-            limit=limit,
-        )
+        defaults = {
+            "problem_key": problem_key,
+            "answer_key": answer_key,
+            "split": split,
+            "subset": subset,
+            "deduplicate": deduplicate,
+            "limit": limit,
+        }
+        self.grader = "robust" if grader == AUTO else grader
+        limits = read_limits(grading, "env_config.grading")
+        self._grade = find_grader(self.grader, "env_config.grader", limits)
+        try:
+            self.problems = _load(read_sources(dataset, defaults))
+        except SettingError as error:
+            name = f"env_config.{error.setting}" if error.setting else None
+            raise SettingError(f"env_config.{error}", name) from error
+        self.mixture = self.problems.mixture if isinstance(self.problems, MixedProblems) else None
         self.num_problems = len(self.problems)
-        self.grader = grader
+        self.integer_answers = self.problems.integer_answers
         self.render_mode = render_mode
         self.observation_space = UnicodeText()
         self.action_space = UnicodeText()
         self._problem: Problem | None = None
+        self._where: dict[str, str] = {}  # in a mixture, {"dataset": name of the source}
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -94,7 +127,9 @@ class MathEnv(gym.Env[str, str]):
                 f" numbered 0 to {self.num_problems - 1}"
             )
         self._problem = self.problems[index]
-        info: dict[str, Any] = {"index": index, "source": self._problem.source}
+        if isinstance(self.problems, MixedProblems):
+            self._where = {"dataset": self.problems.source_name(index)}
+        info: dict[str, Any] = {"index": index, "source": self._problem.source, **self._where}
         if not isinstance(self._problem.problem, str):
             info["messages"] = self._problem.problem
         return self._problem.text, info
@@ -109,6 +144,7 @@ class MathEnv(gym.Env[str, str]):
             "extracted": verdict.extracted,
             "expected": self._problem.answer,
             "matched_by": verdict.matched_by,
+            **self._where,
         }
         return "", 1.0 if verdict.correct else -1.0, True, False, info
 
@@ -119,15 +155,22 @@ _shared: WeakValueDictionary[tuple[Any, ...], ProblemSet] = WeakValueDictionary(
 _lock = Lock()
 
 
-def _shared_problems(dataset: str, *, split: str | None, **options: Any) -> ProblemSet:
-    path = Path(dataset).expanduser()
-    stamps = tuple(
-        (str(file.resolve()), (stat := file.stat()).st_mtime_ns, stat.st_size)
-        for file in find_files(path, split)
-    )
-    key = (str(path), split, stamps, *sorted(options.items(), key=lambda item: item[0]))
+def _load(sources: Sequence[SourceOptions]) -> ProblemSet | MixedProblems:
+    if len(sources) == 1:
+        return _shared_problems(sources[0])
+    names = source_names(sources)
+    parts = [_shared_problems(source) for source in sources]
+    weights = tuple(source.weight for source in sources)
+    return MixedProblems(parts, Mixture(names, tuple(map(len, parts)), weights))
+
+
+def _shared_problems(source: SourceOptions) -> ProblemSet:
+    path = source.path if is_hub_id(source.path) else str(Path(source.path).expanduser())
+    options = source.reading
+    stamps = stamp(path, source.split, source.subset)
+    key = (path, stamps, *sorted(options.items(), key=lambda item: item[0]))
     with _lock:
         problems = _shared.get(key)
         if problems is None:
-            problems = _shared[key] = load_problems(path, split=split, **options)
+            problems = _shared[key] = load_problems(path, **options)
     return problems

@@ -25,6 +25,9 @@ Baseline = Literal["group_mean", "leave_one_out"]
 ImportanceSampling = Literal["none", "token", "sequence"]
 """Whether, and how, what the engine sampled is weighed to count as the learner's."""
 
+RewardFailure = Literal["error", "drop_group", "zero"]
+"""What becomes of a group in which a reward function gave no value for an answer."""
+
 ComputeDtype = Literal["float32", "bfloat16"]
 
 LearningRateSchedule = Literal["constant", "cosine"]

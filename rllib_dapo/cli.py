@@ -10,6 +10,7 @@ import json
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -29,6 +30,7 @@ from rllib_dapo.experiment import (
     run_experiments,
 )
 from rllib_dapo.experiment_flags import Flags, from_command_line, with_flags
+from rllib_dapo.transform.command import transform_dataset
 
 app = typer.Typer(
     help="Train and evaluate RLlib algorithms, DAPO among them.",
@@ -187,6 +189,13 @@ def evaluate(
             typer.echo(f"{name:<50} {value:.6g}")
         if out is not None:
             out.write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@app.command("transform-dataset")
+@wraps(transform_dataset)
+def _transform_dataset(**arguments: Any) -> None:
+    with _reported(0):
+        transform_dataset(**arguments)
 
 
 @example_app.command("list")

@@ -18,6 +18,7 @@ from rllib_dapo.errors import TrainingError
 from rllib_dapo.ops.batching import split_for_ranks
 from rllib_dapo.problem_source import ProblemSource
 from rllib_dapo.progress import RolloutProgress
+from rllib_dapo.reward_functions.composition import component_names
 from rllib_dapo.rl_batch import to_multi_agent_batch
 from rllib_dapo.rollout_metrics import batch_metrics, evaluation_metrics
 from rllib_dapo.runner_pool import RunnerPool
@@ -185,12 +186,13 @@ class DAPO(Algorithm):
     def _report(self, prefix: str, values: dict[str, float]) -> None:
         """Log values as they are: RLlib would smooth them otherwise."""
         for key, value in values.items():
-            self.metrics.log_value((prefix, key), value, window=1)
+            self.metrics.log_value((prefix, *key.split("/")), value, window=1)
 
     def _report_rollout(
         self, sampler: DynamicSampler, sampled: list[Group], groups: tuple[Group, ...]
     ) -> None:
-        values = batch_metrics(sampled, groups, sampler.counts, self._shaping)
+        components = component_names(self.config)
+        values = batch_metrics(sampled, groups, sampler.counts, self._shaping, components)
         self._samples_lifetime += int(values["num_env_steps_sampled"])
         values |= {
             "num_env_steps_sampled_lifetime": float(self._samples_lifetime),

@@ -22,6 +22,7 @@ from rllib_dapo.choices import (
     OldLogprobs,
     ProgressMode,
     RatioLevel,
+    RewardFailure,
 )
 from rllib_dapo.model import model_path
 from rllib_dapo.settings import DAPOSettings, setting_names
@@ -100,6 +101,10 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         soft_overlong_punishment: bool = NotProvided,
         soft_overlong_cache: int = NotProvided,
         overlong_filtering: bool = NotProvided,
+        format_reward: float = NotProvided,
+        reward_functions: Sequence[dict[str, Any]] = NotProvided,
+        reward_failure: RewardFailure = NotProvided,
+        reward_timeout_s: float = NotProvided,
         clip_low: float = NotProvided,
         clip_high: float = NotProvided,
         dual_clip: float | None = NotProvided,

@@ -1,8 +1,9 @@
 """An RLlib EnvRunner with a vLLM engine inside.
 
 It is given references to problems, poses them, has the engine answer each G times, lets
-the environment score the answers, and hands back groups as they finish. The sampled token
-ids travel; text is made for the environment only and never tokenised again.
+the environment and the user's reward functions score the answers, and hands back groups as
+they finish. The sampled token ids travel; text is made for scoring only and never tokenised
+again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from rllib_dapo.engine.base import FinishedRequest, InferenceEngine, SampledAnsw
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
+from rllib_dapo.reflection import count_reflections
+from rllib_dapo.reward_functions.composition import PlayedAnswer, RewardComposer
 from rllib_dapo.sampling_job import RunnerReply, SamplingJob, training_sampling
 from rllib_dapo.threads import use_threads
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
@@ -48,6 +51,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             self._facts.path, trust_remote_code=self.config.trust_remote_code
         )
         self._renderer = make_renderer(self.config)
+        self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
         self._engine: InferenceEngine | None = None
         self._open: dict[str, tuple[ProblemRef, Prompt]] = {}
         self._evaluating = False
@@ -106,8 +110,12 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """
         size = self.config.group_size
         if self._stream is None:
-            num_problems = getattr(self.env.unwrapped, "num_problems", None)
-            self._stream = ProblemStream(num_problems, (self.config.seed or 0) + self.worker_index)
+            inner = self.env.unwrapped
+            self._stream = ProblemStream(
+                getattr(inner, "num_problems", None),
+                (self.config.seed or 0) + self.worker_index,
+                getattr(inner, "mixture", None),
+            )
         refs = tuple(self._stream.take(-(-(num_episodes or size) // size)))
         job = SamplingJob(refs, size, training_sampling(self.config), seed=refs[0].seed)
         reply = self.collect(job)
@@ -127,6 +135,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """Close the environments and free the engine."""
         for env in (self.env, self._evaluation_env):
             env.close()
+        if self._rewards is not None:
+            self._rewards.close()
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -180,7 +190,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 groups += self._begin(engine, job)
             until = time.monotonic() + seconds
             while engine.num_unfinished:
-                groups += [self._score(request) for request in engine.step()]
+                for request in engine.step():
+                    groups.append(self._score(request))  # one by one: a later one may raise
                 if time.monotonic() >= until:  # after a step: a busy machine still gets on
                     break
             return RunnerReply(tuple(groups), engine.num_unfinished)
@@ -212,7 +223,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
     def _pose(self, ref: ProblemRef) -> Prompt:
         env = self._evaluation_env if self._evaluating else self.env
-        observation, info = env.reset(seed=ref.seed, options={"index": ref.index})
+        observation, info = env.reset(seed=ref.seed, options=ref.options)
         return self._renderer.render(info.get("messages", observation))
 
     def _failed(self, ref: ProblemRef, reason: str, prompt: Prompt | None = None) -> Group:
@@ -221,22 +232,33 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return Group(ref, empty, (), version, failure=reason)
 
     def _score(self, request: FinishedRequest) -> Group:
-        """Let the environment score all answers to one problem."""
+        """Let the environment, then the reward functions, score all answers to one problem.
+
+        Evaluation counts right answers only, so the functions are not called there.
+
+        Raises:
+            RewardError: a function failed and `reward_failure` is `error`, or too many hang.
+        """
         ref, prompt = self._open.pop(request.request_id)
         try:
-            completions = tuple(self._play(ref, answer) for answer in request.answers)
+            played = [self._play(ref, answer) for answer in request.answers]
         except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
             return self._failed(ref, f"{type(error).__name__}: {error}", prompt)
-        return Group(ref, prompt, completions, self._running_engine().weights_version)
+        version = self._running_engine().weights_version
+        if self._rewards is None or self._evaluating:
+            return Group(ref, prompt, tuple(p.completion for p in played), version)
+        composed = self._rewards.compose(played)
+        completions = () if composed.failure is not None else composed.completions
+        return Group(ref, prompt, completions, version, composed.failure, composed.failures)
 
-    def _play(self, ref: ProblemRef, answer: SampledAnswer) -> Completion:
+    def _play(self, ref: ProblemRef, answer: SampledAnswer) -> PlayedAnswer:
         """One episode: the same reset, one step with the answer's text."""
         env = self._evaluation_env if self._evaluating else self.env
-        env.reset(seed=ref.seed, options={"index": ref.index})
+        problem, _ = env.reset(seed=ref.seed, options=ref.options)
         text = self._tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         _, reward, _, _, info = env.step(text)
         score = float("nan") if reward is None else float(reward)
-        return Completion(
+        completion = Completion(
             token_ids=answer.token_ids,
             logprobs=answer.logprobs,
             text=text,
@@ -244,15 +266,17 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             score=score,
             correct=bool(info.get("correct", score > 0)),
             info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
+            reflections=count_reflections(text),
         )
+        return PlayedAnswer(str(problem), completion, info)
 
 
 def _as_episode(group: Group, completion: Completion) -> SingleAgentEpisode:
-    """One answer as RLlib keeps episodes: prompt text, answer text, score."""
+    """One answer as RLlib keeps episodes: prompt text, answer text, reward."""
     return SingleAgentEpisode(
         observations=[group.prompt.text, ""],
         actions=[completion.text],
-        rewards=[completion.score],
+        rewards=[completion.score + completion.extra_reward],
         infos=[{}, completion.info],
         terminated=not completion.truncated,
         truncated=completion.truncated,

@@ -17,6 +17,7 @@ from rllib_dapo.lora import check_lora
 from rllib_dapo.model import load_config, model_facts
 from rllib_dapo.packable import check_packable
 from rllib_dapo.prompting import make_renderer
+from rllib_dapo.reward_functions.composition import check_rewards
 from rllib_dapo.rewards.length import check_soft_overlong
 from rllib_dapo.settings import setting_types
 
@@ -106,6 +107,7 @@ def check(config: DAPOConfig) -> None:
     _check_batch(config)
     _check_learners(config)
     check_soft_overlong_settings(config)
+    check_rewards(config)
     _check_model(config)
     _check_environment(config)
     _check_evaluation(config)

@@ -41,6 +41,10 @@ class EngineError(DAPOError, RuntimeError):
     """The inference engine failed, or its weights do not follow the learner's."""
 
 
+class RewardError(DAPOError, RuntimeError):
+    """A reward function failed and must not, or too many of its calls hang."""
+
+
 class SamplingError(DAPOError, RuntimeError):
     """Dynamic sampling reached its limit without a full batch."""
 

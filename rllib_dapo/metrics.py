@@ -45,6 +45,15 @@ ROLLOUT_METRICS = _metrics(
         ("response_length_mean", "tokens", "mean length of all sampled answers"),
         ("response_length_max", "tokens", "longest sampled answer"),
         ("truncated_share", "", "share of sampled answers cut at max_response_length"),
+        ("verdict_no_answer_share", "", "share of sampled answers in which no answer was found"),
+        ("verdict_timed_out_share", "", "share of sampled answers whose grading took too long"),
+        ("verdict_refused_share", "", "share of sampled answers refused as too long or too large"),
+        ("reflection_share", "", "share of sampled answers that check, reflect or backtrack"),
+        ("reflections_per_answer", "phrases", "phrases of reflection in a sampled answer, mean"),
+        ("reward_failures_raised", "answers", "without a value: a reward function raised"),
+        ("reward_failures_timed_out", "answers", "without a value: one took too long"),
+        ("reward_failures_bad_value", "answers", "without a value: one gave no usable number"),
+        ("reward_failures_wrong_length", "answers", "without a value: one gave too many or few"),
         ("groups_kept", "groups", "groups in the training batch"),
         ("groups_sampled", "groups", "groups sampled in this iteration, kept or dropped"),
         ("groups_all_correct_share", "", "share of sampled groups whose answers are all right"),
@@ -60,6 +69,26 @@ ROLLOUT_METRICS = _metrics(
         ("skipped_batch", "0 or 1", "1 if the batch was not full and at_sampling_limit is skip"),
     ],
 )
+
+COMPONENTS = "reward_components"
+DATASETS = "dataset_accuracy"
+_PER_DATASET = (f"{DATASETS}/<name>", "", "share of right answers to one source of a mixture")
+NAMED_METRICS = (
+    *_metrics(
+        ROLLOUT,
+        [
+            (
+                f"{COMPONENTS}/<name>",
+                "reward",
+                "mean of a component over all sampled answers, no weight",
+            ),
+            _PER_DATASET,
+        ],
+    ),
+    *_metrics(EVALUATION, [_PER_DATASET]),
+    *_metrics(INITIAL_EVALUATION, [_PER_DATASET]),
+)
+"""Metrics that are there once for each name that a configuration gives."""
 
 LEARNER_METRICS = _metrics(
     LEARNER,
@@ -125,7 +154,7 @@ ALL_METRICS = (
 def as_markdown() -> str:
     """The table of docs/metrics.md."""
     lines = ["| key | unit | meaning |", "| --- | --- | --- |"]
-    for metric in ALL_METRICS:
+    for metric in (*ALL_METRICS, *NAMED_METRICS):
         meaning = metric.meaning.replace("|", "\\|")  # a bare one would end the cell
         lines.append(f"| `{metric.key}` | {metric.unit or 'share'} | {meaning} |")
     return "\n".join(lines) + "\n"

@@ -25,6 +25,7 @@ ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
     {
         "rllib_dapo/Arithmetic-v0": "rllib_dapo.envs.arithmetic:ArithmeticEnv",
         "rllib_dapo/Math-v0": "rllib_dapo.envs.math_env:MathEnv",
+        "rllib_dapo/ReasoningGym-v0": "rllib_dapo.envs.reasoning_gym:ReasoningGymEnv",
     }
 )
 """The environments by id, each `module:Class`."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from rllib_dapo.metrics import COMPONENTS, DATASETS
+from rllib_dapo.reward_functions.calls import FailureReason
 from rllib_dapo.sampling.token_batch import RewardShaping, length_penalties
 from rllib_dapo.types import Completion, Group
 
@@ -26,11 +29,54 @@ def answer_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     }
 
 
+def dataset_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """Accuracy by source, where the environment's `info` names one (mixtures)."""
+    verdicts: dict[str, list[bool]] = {}
+    for completion in completions:
+        if "dataset" in completion.info:
+            verdicts.setdefault(str(completion.info["dataset"]), []).append(completion.correct)
+    return {f"{DATASETS}/{name}": _mean(correct) for name, correct in verdicts.items()}
+
+
+def verdict_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """How verdicts came about; 0 where the environment's `info` has no `matched_by`."""
+    ways = [c.info.get("matched_by") for c in completions]
+    return {
+        f"verdict_{way}_share": _mean([found == way for found in ways])
+        for way in ("no_answer", "timed_out", "refused")
+    }
+
+
+def reward_metrics(
+    groups: Sequence[Group], completions: Sequence[Completion], components: Sequence[str]
+) -> dict[str, float]:
+    """The components of the reward, and how often a function gave none.
+
+    Args:
+        groups: all sampled ones, the failed too.
+        completions: the answers that were scored.
+        components: the names to report, also where no answer has them.
+    """
+    failures: Counter[str] = Counter()
+    for group in groups:
+        failures.update(group.reward_failures)
+    means = {
+        f"{COMPONENTS}/{name}": _mean(
+            [c.components[name] for c in completions if name in c.components]
+        )
+        for name in components
+    }
+    return means | {
+        f"reward_failures_{reason}": float(failures[reason]) for reason in get_args(FailureReason)
+    }
+
+
 def batch_metrics(
     sampled: Sequence[Group],
     batch: Sequence[Group],
     counts: Mapping[str, int],
     shaping: RewardShaping,
+    components: Sequence[str] = (),
 ) -> dict[str, float]:
     """What sampling one batch took, and what is in it.
 
@@ -39,14 +85,21 @@ def batch_metrics(
         batch: the groups to be trained on.
         counts: sampled groups by verdict (`DynamicSampler.counts`).
         shaping: as in `make_token_batch`.
+        components: the reward's, by name (`reward_functions.composition.component_names`).
     """
     answers = [c for group in sampled if group.failure is None for c in group.completions]
     penalties = [penalty for g in batch for penalty in length_penalties(g, shaping)]
-    scores = [score for g in batch for score in g.scores]
+    rewards = [reward for g in batch for reward in g.rewards]
+    reflections = [c.reflections for c in answers]
     scored = max(1, sum(n for verdict, n in counts.items() if verdict != "failed"))
     return {
         **answer_metrics(answers),
-        "episode_return_mean": _mean(np.add(scores, penalties)),
+        **verdict_metrics(answers),
+        **dataset_metrics(answers),
+        **reward_metrics(sampled, answers, components),
+        "reflection_share": _mean([count > 0 for count in reflections]),
+        "reflections_per_answer": _mean(reflections),
+        "episode_return_mean": _mean(np.add(rewards, penalties)),
         "length_penalty_mean": _mean(penalties),
         "groups_kept": float(len(batch)),
         "groups_sampled": float(len(sampled)),
@@ -59,7 +112,8 @@ def batch_metrics(
 def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """avg@k, pass@k and majority@k over k answers to each problem."""
     scored = [g for g in groups if g.failure is None and g.completions]
-    answers = answer_metrics([c for g in scored for c in g.completions])
+    completions = [c for g in scored for c in g.completions]
+    answers = answer_metrics(completions)
     return {
         "accuracy": answers["accuracy"],
         "pass_at_k": _mean([any(c.correct for c in g.completions) for g in scored]),
@@ -68,6 +122,7 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "truncated_share": answers["truncated_share"],
         "num_problems": float(len(scored)),
         "k": float(max((len(g.completions) for g in scored), default=0)),
+        **dataset_metrics(completions),
     }
 
 

@@ -133,4 +133,4 @@ class RunnerPool:
 
 def _raise_if_failed(reply: RunnerReply, worker: int) -> None:
     if reply.error is not None:
-        raise EngineError(f"the engine of runner {worker} failed: {reply.error}")
+        raise EngineError(f"runner {worker} failed: {reply.error}")

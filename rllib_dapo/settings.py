@@ -25,6 +25,7 @@ from rllib_dapo.choices import (
     OldLogprobs,
     ProgressMode,
     RatioLevel,
+    RewardFailure,
 )
 
 
@@ -110,6 +111,22 @@ class DAPOSettings:
     """Take truncated answers out of the loss, numerator and denominator alike (Section
     3.4). They still count in their group's mean and standard deviation. Paper: used alone
     as an ablation; its final recipe uses the soft punishment instead."""
+
+    format_reward: float = 0.0
+    """Weight of a component that is 1 for an answer that ended by itself and in which the
+    environment found a final answer, else 0. Paper: none."""
+
+    reward_functions: Sequence[dict[str, Any]] = ()
+    """Functions of your own to add to the reward: dictionaries with `function` (an import
+    path, `package.module:name`), `weight` (1 unless given; 0 only logs) and `name`. See
+    docs/rewards.md."""
+
+    reward_failure: RewardFailure = "drop_group"
+    """When a reward function raises, takes too long or gives no number: `error` stops,
+    `drop_group` drops the group and counts, `zero` puts 0 for the missing value and counts."""
+
+    reward_timeout_s: float = 60.0
+    """Seconds that one reward function may take for the answers to one problem."""
 
     # -- The objective ------------------------------------------------------------------
 

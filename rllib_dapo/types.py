@@ -26,7 +26,7 @@ truncated), `abort` (withdrawn by us; never trained on)."""
 
 @dataclass(frozen=True, slots=True)
 class ProblemRef:
-    """Which problem to pose: what `env.reset(seed=…, options={"index": …})` gets.
+    """Which problem to pose: what `env.reset(seed=…, options={"index": …, "position": …})` gets.
 
     Attributes:
         position: place in the run's problem stream, 0, 1, 2, …; unique within a run, so
@@ -40,6 +40,11 @@ class ProblemRef:
     position: int
     index: int
     seed: int
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What `env.reset` gets: the problem, and its place for curricula."""
+        return {"index": self.index, "position": self.position}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,13 @@ class Completion:
             distribution it was sampled from (after temperature).
         text: the decoded answer that the environment scored.
         finish_reason: see `FinishReason`.
-        score: the environment's reward, before any length shaping.
+        score: the environment's reward, before any shaping.
         correct: the environment's verdict (`info["correct"]`, else `score > 0`).
         info: what else the environment's `info` said, plain values only.
+        components: what else the reward is made of, by name, before weights: `format` and
+            the user's reward functions. Eq. 13 is not among them, it is added later.
+        extra_reward: their weighted sum.
+        reflections: phrases of checking, reflecting or backtracking (`reflection`).
 
     Example: T=3, `Completion([7, 8, 2], [-0.1, -0.7, 0.0], "42", "stop", 1.0, True)`.
     """
@@ -81,6 +90,9 @@ class Completion:
     score: float
     correct: bool
     info: dict[str, Any] = field(default_factory=dict)
+    components: dict[str, float] = field(default_factory=dict)
+    extra_reward: float = 0.0
+    reflections: int = 0
 
     @property
     def truncated(self) -> bool:
@@ -97,8 +109,9 @@ class Group:
         prompt: its prompt.
         completions: the G completions, in sampling order.
         weights_version: version of the policy that sampled them (0 = initial weights).
-        failure: why the environment could not score this group, or None. A failed group
-            is dropped and counted, it never poisons a batch.
+        failure: why this group could not be scored, or None. A failed group is dropped and
+            counted, it never poisons a batch.
+        reward_failures: answers that got no value from a reward function, by reason.
     """
 
     ref: ProblemRef
@@ -106,11 +119,18 @@ class Group:
     completions: tuple[Completion, ...]
     weights_version: int
     failure: str | None = None
+    reward_failures: dict[str, int] = field(default_factory=dict)
 
     @property
     def scores(self) -> npt.NDArray[np.float64]:
         """float64[G], the environment's rewards before shaping."""
         return np.array([c.score for c in self.completions], dtype=np.float64)
+
+    @property
+    def rewards(self) -> npt.NDArray[np.float64]:
+        """float64[G], the rewards with all components but Eq. 13."""
+        extra = np.array([c.extra_reward for c in self.completions], dtype=np.float64)
+        return self.scores + extra
 
 
 @dataclass(frozen=True, slots=True)

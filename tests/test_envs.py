@@ -15,9 +15,9 @@ from gymnasium.utils.env_checker import check_env
 
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.registration import ENVIRONMENTS, make_env, register
+from rllib_dapo.registration import make_env, register
 
-ARITHMETIC, MATH = ENVIRONMENTS
+ARITHMETIC, MATH = "rllib_dapo/Arithmetic-v0", "rllib_dapo/Math-v0"
 
 
 @pytest.fixture(autouse=True)
@@ -125,6 +125,29 @@ def test_math_settings(dataset: str) -> None:
         MathEnv(dataset=dataset).reset(options={"index": 30})
     with pytest.raises(DataError, match="no such file"):
         MathEnv(dataset=dataset + "x")
+
+
+def test_integer_data_are_known_and_compared_as_integers(tmp_path: Path) -> None:
+    def posed(*answers: object) -> MathEnv:
+        rows = [{"problem": f"{i}?", "answer": answer} for i, answer in enumerate(answers)]
+        path = tmp_path / "answers.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        env = MathEnv(dataset=str(path))
+        env.reset(options={"index": 0})
+        return env
+
+    for answers in ([42, "-7", "1,042", "033", 5.0, "$6$", "\\boxed{8}", "#### 9"], [10**30]):
+        assert posed(*answers).integer_answers
+    for other in ("1/2", "0.5", "42%", "34 m", "x", "2,3", "1.5e-3", "\\frac{1}{2}"):
+        assert not posed(42, other).integer_answers
+    env = posed(42)
+    assert env.grader == "robust"  # what `auto` is
+    for answer in ("42", "**42**", "$42$.", "42.0", "042", "+42", "\\boxed{42}", "42 "):
+        env.reset(options={"index": 0})
+        assert env.step(f"So.\nAnswer: {answer}")[1] == 1.0
+    for answer in ("40+2", "84/2", "6*7", "142", "42.5", "41=42", "42, 43", "forty-two", "4 2"):
+        env.reset(options={"index": 0})
+        assert env.step(f"So.\nAnswer: {answer}")[1] == -1.0
 
 
 def test_instances_share_their_data(dataset: str) -> None:

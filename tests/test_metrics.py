@@ -37,7 +37,7 @@ def answering(group: Group, *extracted: str) -> Group:
 def test_keys_are_unique_and_every_metric_has_a_meaning():
     keys = [metric.key for metric in metrics.ALL_METRICS]
     assert len(set(keys)) == len(keys)
-    assert all(metric.meaning for metric in metrics.ALL_METRICS)
+    assert all(metric.meaning for metric in (*metrics.ALL_METRICS, *metrics.NAMED_METRICS))
 
 
 def test_the_table_of_the_documentation_is_the_registry():
@@ -46,7 +46,7 @@ def test_the_table_of_the_documentation_is_the_registry():
 
 def test_every_row_of_the_table_has_three_cells():
     rows = metrics.as_markdown().splitlines()
-    assert len(rows) == len(metrics.ALL_METRICS) + 2
+    assert len(rows) == len(metrics.ALL_METRICS) + len(metrics.NAMED_METRICS) + 2
     for row in rows:
         assert row.replace("\\|", "").count("|") == 4, row
 
@@ -77,6 +77,52 @@ def test_rollout_numbers_tell_sampled_from_trained_answers():
 def test_rollout_numbers_of_nothing_are_zero_not_nan():
     values = batch_metrics([], [], {}, SHAPING)
     assert set(values.values()) == {0.0}
+
+
+def test_components_are_means_over_all_sampled_answers_and_failures_are_counted():
+    def having(group: Group, *values: float, weight: float) -> Group:
+        completions = [
+            replace(c, components={"style": value}, extra_reward=weight * value)
+            for c, value in zip(group.completions, values, strict=True)
+        ]
+        return replace(group, completions=tuple(completions))
+
+    kept = having(make_group(0, [1.0, -1.0], lengths=[2, 9]), 0.5, 1.0, weight=2.0)
+    wrong = having(make_group(1, [-1.0, -1.0]), 0.0, 0.5, weight=2.0)
+    failed = replace(make_group(2, [], failure="x"), reward_failures={"raised": 2, "timed_out": 1})
+    values = batch_metrics(
+        [kept, wrong, failed], [kept], {"kept": 1}, SHAPING, ("style", "not_there")
+    )
+    assert values["reward_components/style"] == 0.5
+    assert values["reward_components/not_there"] == 0.0
+    assert values["score_mean"] == -0.5  # the environment's alone
+    assert values["episode_return_mean"] == pytest.approx((1.0 + 1.0 - 1.0 + 2.0 - 0.75) / 2)
+    assert {k: v for k, v in values.items() if k.startswith("reward_failures")} == {
+        "reward_failures_raised": 2.0,
+        "reward_failures_timed_out": 1.0,
+        "reward_failures_bad_value": 0.0,
+        "reward_failures_wrong_length": 0.0,
+    }
+    plain = batch_metrics([kept], [kept], {"kept": 1}, SHAPING)
+    assert not [key for key in plain if key.startswith("reward_components")]
+
+
+def test_how_verdicts_came_about_and_what_was_reflected_on():
+    group = make_group(0, [1.0, -1.0, -1.0, -1.0, -1.0])
+    ways = ["value", "no_answer", "no_answer", "timed_out", "refused"]
+    completions = [
+        replace(c, info={"matched_by": way}, reflections=i)
+        for i, (c, way) in enumerate(zip(group.completions, ways, strict=True))
+    ]
+    told = replace(group, completions=tuple(completions))
+    values = batch_metrics([told], [told], {"kept": 1}, SHAPING)
+    assert values["verdict_no_answer_share"] == 0.4
+    assert values["verdict_timed_out_share"] == 0.2
+    assert values["verdict_refused_share"] == 0.2
+    assert values["reflection_share"] == 0.8
+    assert values["reflections_per_answer"] == 2.0
+    silent = batch_metrics([group], [group], {"kept": 1}, SHAPING)  # nothing in its info
+    assert silent["verdict_no_answer_share"] == silent["reflection_share"] == 0.0
 
 
 def test_evaluation_numbers_are_those_of_k_answers_to_each_problem():

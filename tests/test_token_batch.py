@@ -99,6 +99,19 @@ def test_a_reward_is_the_score_plus_equation_13():
     assert batch.advantages.tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def test_the_rewards_components_come_before_equation_13_and_keep_the_score():
+    first = two_groups()[0]
+    extra = [0.5, 0.0, 2.0, -1.0]
+    pairs = zip(first.completions, extra, strict=True)
+    group = replace(first, completions=tuple(replace(c, extra_reward=e) for c, e in pairs))
+    assert group.scores.tolist() == [1.0, -1.0, -1.0, 1.0]
+    assert group.rewards.tolist() == [1.5, -1.0, 1.0, 0.0]
+    batch = make_token_batch([group], SOFT)
+    expected = scalar_advantages([1.5, -1.25, 0.0, 0.0])
+    assert batch.advantages.tolist() == pytest.approx(expected, abs=1e-6)
+    assert differing_fields(batch, make_token_batch([first], SOFT)) == {"advantages"}
+
+
 def test_without_the_standard_deviation_an_advantage_is_a_difference():
     batch = make_token_batch(two_groups(), replace(OFF, normalize_std=False))
     assert batch.advantages.tolist() == [1.0, -1.0, -1.0, 1.0, -1.0, 1.0]

@@ -18,7 +18,7 @@ import numpy as np
 
 from rllib_dapo.choices import ChatMode
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.types import Prompt
+from rllib_dapo.types import IntArray, Prompt
 
 TEMPLATES: Mapping[str, str] = MappingProxyType(
     {
@@ -59,6 +59,9 @@ class Tokenizer(Protocol):
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Text or ids of a chat."""
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        """Token ids of many texts at once."""
 
 
 class PromptTooLong(DataError):  # noqa: N818 - a condition to drop and count, not a defect
@@ -148,6 +151,30 @@ class PromptRenderer:
             raise PromptTooLong(len(token_ids), self.max_prompt_length)
         return Prompt(np.array(token_ids, dtype=np.int64), text)
 
+    def lengths(self, observations: Sequence[str | Sequence[Mapping[str, str]]]) -> IntArray:
+        """int64[n], the tokens of each prompt as `render` makes it, however many.
+
+        All are handed to the tokenizer at once: nothing is rendered twice, and fast
+        tokenizers use all cores.
+        """
+        if not observations:
+            return np.zeros(0, dtype=np.int64)
+        if self.uses_chat:
+            rows = self._tokenizer.apply_chat_template(
+                [self.messages(observation) for observation in observations],
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+            return np.array([len(ids) for ids in rows], dtype=np.int64)
+        texts = [self._plain_text(observation) for observation in observations]
+        rows = self._tokenizer(texts, add_special_tokens=True, verbose=False)["input_ids"]
+        lengths = [
+            len(ids) if self._is_final(ids) else len(self._render_plain(text)[0])
+            for ids, text in zip(rows, texts, strict=True)
+        ]
+        return np.array(lengths, dtype=np.int64)
+
     def messages(self, observation: str | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         """The chat posed for an observation: system, few-shot turns, problem."""
         if isinstance(observation, str):
@@ -194,6 +221,13 @@ class PromptRenderer:
         if bos is not None and ids[:2] == [bos, bos]:
             ids.pop(0)
         return ids, text
+
+    def _is_final(self, ids: Sequence[int]) -> bool:
+        """Whether nothing of these ids is taken away by `_render_plain`."""
+        bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
+        closed = eos is not None and list(ids[-1:]) == [eos]
+        doubled = bos is not None and list(ids[:2]) == [bos, bos]
+        return not closed and not doubled
 
     def _try_chat_template(self) -> None:
         try:

@@ -10,6 +10,7 @@ import csv
 import difflib
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,22 @@ from rllib_dapo.errors import DataError
 Row = tuple[int, dict[str, Any]]
 ChooseColumns = Callable[[list[str]], tuple[str, ...]]
 """From the columns of a file to those to read; may raise DataError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of a data set, or one split of the `datasets` library.
+
+    Attributes:
+        name: what `Problem.source` calls it.
+        where: what errors call it.
+        read: yields its rows; what it is given chooses the columns, before the first row.
+    """
+
+    name: str
+    where: str
+    read: Callable[[ChooseColumns], Iterator[Row]]
+
 
 SPLITS = ("train", "validation", "valid", "val", "dev", "eval", "test")
 """Names by which the files of a folder are told to belong to different splits."""
@@ -152,12 +169,13 @@ def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
     data = _parse(_decode(path.read_bytes(), path, 1), path, None)
     if isinstance(data, Mapping):
         lists = [v for v in data.values() if isinstance(v, list)]
-        if len(lists) != 1:
+        if len(lists) > 1:
             raise DataError(
                 f"{path}: found an object with {len(lists)} lists of rows; a .json file must hold"
-                " one list of objects (one object a line is .jsonl)"
+                " one list of objects (one object a line is .jsonl), or one row"
             )
-        data = lists[0]
+        # MATH as first published: a folder of files with one problem each.
+        data = lists[0] if lists else [data]
     if not isinstance(data, list):
         raise DataError(f"{path}: found {type(data).__name__}; the file must hold a list of rows")
     for number, value in enumerate(data, start=1):
@@ -217,3 +235,6 @@ _READERS: dict[str, Callable[[Path, ChooseColumns], Iterator[Row]]] = {
     ".csv": _read_csv,
     ".parquet": _read_parquet,
 }
+
+SUFFIXES = tuple(_READERS)
+"""The file formats that are read."""

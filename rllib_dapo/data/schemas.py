@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from rllib_dapo.errors import DataError
@@ -19,7 +20,7 @@ from rllib_dapo.rewards.verify import parse_gold
 Messages = list[dict[str, str]]
 """A chat: dicts with `role` and `content`, in order."""
 
-_PROBLEM_NAMES = ("problem", "question", "prompt")
+_PROBLEM_NAMES = ("problem", "question", "prompt", "messages", "input")
 _ANSWER_NAMES = (
     "answer",
     "reward_model.ground_truth",
@@ -27,7 +28,12 @@ _ANSWER_NAMES = (
     "expected_answer",
     "final_answer",
     "solution",
+    "target",
+    "output",
+    "messages",
+    "extra_info.answer",
 )
+_SOLUTIONS = ("solution", "messages")  # columns of worked solutions: their answer is in a box
 _ANSWER_KEYS = ("ground_truth", "answer", "target", "value")  # inside an answer that is a dict
 _ROLES = ("system", "user", "assistant")
 
@@ -77,16 +83,21 @@ def detect_schema(
 ) -> Schema:
     r"""Choose the columns: those named by the caller, else the first known names present.
 
-    Known are `problem`, `question` or `prompt`, with `answer`,
-    `reward_model.ground_truth` (DAPO-Math-17k), `ground_truth`, `expected_answer`,
-    `final_answer` or `solution` (MATH: the last `\boxed{}`), in any case.
+    Known are `problem`, `question`, `prompt`, `messages` (open-r1) or `input`, with `answer`,
+    `reward_model.ground_truth` (verl, DAPO-Math-17k), `ground_truth`, `expected_answer`,
+    `final_answer`, `solution` (MATH: the last `\boxed{}`), `target`, `output`, `messages` (the
+    answer of the assistant) or `extra_info.answer` (verl), in any case. `input` is not taken
+    where an `instruction` stands beside it: it is then half a problem.
 
     Raises:
         DataError: a column is missing; the message lists those present and the nearest.
     """
     present = list(columns)
+    known: tuple[str, ...] = _PROBLEM_NAMES
+    if any(name.lower() == "instruction" for name in present):
+        known = tuple(name for name in known if name != "input")
     return Schema(
-        _choose("problem_key", problem_key, _PROBLEM_NAMES, present),
+        _choose("problem_key", problem_key, known, present),
         _choose("answer_key", answer_key, _ANSWER_NAMES, present),
     )
 
@@ -153,11 +164,9 @@ def _is_missing(value: Any) -> bool:
 
 
 def _read_problem(value: Any, key: str) -> str | Messages:
-    decoded = _from_json(value)
-    if isinstance(decoded, Mapping) and "content" in decoded:
-        decoded = [decoded]
+    decoded = _as_chat(_from_json(value))
     if _looks_like_chat(decoded):
-        return _read_messages(decoded, key)
+        return _read_messages(_asked(decoded), key)
     if not isinstance(value, str):
         found = "nothing" if _is_missing(value) else f"{value!r:.60} ({type(value).__name__})"
         raise RowError(
@@ -168,13 +177,33 @@ def _read_problem(value: Any, key: str) -> str | Messages:
     return _encodable(value, key)
 
 
+def _as_chat(value: Any) -> Any:
+    """One message, or a mapping of lists, as a list of messages; anything else unchanged."""
+    if not isinstance(value, Mapping) or "role" not in value or "content" not in value:
+        return value
+    roles, contents = _plain(value["role"]), _plain(value["content"])
+    if not isinstance(roles, list):
+        return [value]
+    # How the `datasets` library stores a sequence of mappings.
+    pairs = zip(roles, contents, strict=False)
+    return [{"role": role, "content": content} for role, content in pairs]
+
+
+def _asked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """A chat without the answers at its end: data for fine-tuning carry them."""
+    end = len(messages)
+    while end > 1 and messages[end - 1]["role"] == "assistant":
+        end -= 1
+    return messages[:end]
+
+
 def _looks_like_chat(value: Any) -> bool:
     if not isinstance(value, (list, tuple)) or not value:
         return False
     return all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
 
 
-def _read_messages(value: Iterable[Mapping[str, Any]], key: str) -> Messages:
+def _read_messages(value: Sequence[Mapping[str, Any]], key: str) -> Messages:
     messages = []
     for message in value:
         role, content = str(message["role"]), _plain(message["content"])
@@ -205,8 +234,13 @@ def _encodable(text: str, key: str) -> str:
 
 
 def _read_answer(value: Any, key: str) -> str:
-    if isinstance(value, str) and value.lstrip().startswith(('{"', '["')):
+    if isinstance(value, str) and value.lstrip().startswith(('{"', '["', '[{"')):
         value = _from_json(value)
+    chat = _as_chat(value)
+    if _looks_like_chat(chat):
+        if chat[-1]["role"] != "assistant":
+            raise RowError(key, "found a chat without an answer; name another answer_key")
+        value = chat[-1]["content"]
     if isinstance(value, Mapping):
         inner = next((k for k in _ANSWER_KEYS if k in value), None)
         if inner is None:
@@ -224,6 +258,8 @@ def _read_answer(value: Any, key: str) -> str:
         return _read_answer(_plain(value[0]), key)
     if _is_missing(value):
         raise RowError(key, "found nothing for a ground truth; remove the row or fill it in")
+    if isinstance(value, Decimal):
+        value = format(value, "f")
     if isinstance(value, str):
         value = _final_answer(value, key)
     try:
@@ -239,7 +275,7 @@ def _final_answer(text: str, key: str) -> str:
         return answer.strip()
     if "\\boxed" in text or "\\fbox" in text:
         return last_box(text) or ""
-    if key.rpartition(".")[2].lower() == "solution" and len(text.split()) > 3:
+    if key.rpartition(".")[2].lower() in _SOLUTIONS and len(text.split()) > 3:
         raise RowError(
             key, f"found no \\boxed answer in the solution {text[:40]!r}…; name another answer_key"
         )

@@ -1,7 +1,7 @@
 """The order in which problems are posed: endless, seeded, resumable.
 
 Which problem stands at which position is a pure function of (seed, number of problems,
-position). The state is therefore one number, and a restored stream cannot differ from an
+mixture, position). The state is therefore one number, and a restored stream cannot differ from an
 uninterrupted one, wherever it was cut.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from rllib_dapo.data.mixture import Mixture
 from rllib_dapo.errors import SettingError
 from rllib_dapo.types import IntArray, ProblemRef
 
@@ -26,25 +27,31 @@ class ProblemStream:
     A finite set is gone through in epochs: each is a fresh permutation, so every problem
     comes exactly once per epoch, and batches simply run on across the end of one. An
     endless environment (`num_problems=None`) gets pseudo-random indices in [0, 2**31),
-    all different for the first 2**31 positions.
+    all different for the first 2**31 positions. In a mixture each source has epochs of its
+    own and is posed as often as its weight says.
 
     Args:
         num_problems: size of the set, or None for an endless environment.
         seed: 0 … 2**63 - 1.
+        mixture: the sources of the set, when it has several.
 
     Raises:
         SettingError: a size below 1 or a seed out of range.
+        ValueError: the mixture's sizes do not add up to `num_problems`.
     """
 
-    def __init__(self, num_problems: int | None, seed: int) -> None:
+    def __init__(self, num_problems: int | None, seed: int, mixture: Mixture | None = None) -> None:
         if num_problems is not None and num_problems < 1:
             raise SettingError(f"a stream over {num_problems} problems: it needs at least 1")
         if not 0 <= seed < 1 << 63:
             raise SettingError(f"seed={seed}: use 0 to 2**63 - 1", "seed")
         self.num_problems = None if num_problems is None else int(num_problems)
+        if mixture is not None and mixture.starts[-1] != num_problems:
+            raise ValueError(f"a mixture of {mixture.starts[-1]} of {num_problems} problems")
         self.seed = int(seed)
+        self.mixture = mixture
         self._position = 0
-        self._order: tuple[int, IntArray] | None = None  # (epoch, its permutation)
+        self._orders: dict[int, tuple[int, IntArray]] = {}  # by source: (epoch, permutation)
 
     @property
     def position(self) -> int:
@@ -53,8 +60,21 @@ class ProblemStream:
 
     @property
     def epoch(self) -> float | None:
-        """How often the set has been gone through, in fractions; None when endless."""
-        return None if self.num_problems is None else self._position / self.num_problems
+        """How often the set has been gone through, in fractions; None when endless.
+
+        Of a mixture: how often the source that has come furthest.
+        """
+        if self.num_problems is None:
+            return None
+        return max(self.epochs) if self.mixture else self._position / self.num_problems
+
+    @property
+    def epochs(self) -> tuple[float, ...]:
+        """How often each source of the mixture has been gone through."""
+        if self.mixture is None:
+            return ()
+        draws = self.mixture.draws(self._position, self.seed)
+        return tuple(n / size for n, size in zip(draws, self.mixture.sizes, strict=True))
 
     def take(self, n: int) -> list[ProblemRef]:
         """The next `n` references.
@@ -68,15 +88,16 @@ class ProblemStream:
         self._position += n
         return refs
 
-    def get_state(self) -> dict[str, int | None]:
-        """The position, and the size and seed it is valid for. Plain values only."""
-        return {"position": self._position, "seed": self.seed, "num_problems": self.num_problems}
+    def get_state(self) -> dict[str, Any]:
+        """The position, and the size, seed and mixture it is valid for. Plain values only."""
+        state = {"position": self._position, "seed": self.seed, "num_problems": self.num_problems}
+        return state if self.mixture is None else state | {"mixture": _described(self.mixture)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go to the position of a saved state.
 
         Raises:
-            SettingError: the state belongs to another seed or another data set, in which
+            SettingError: the state belongs to another seed, data set or mixture, in which
                 the same position would be another problem; or it is no such state.
         """
         missing = {"position", "seed", "num_problems"} - set(state)
@@ -87,6 +108,14 @@ class ProblemStream:
                 f"the saved problem stream ran over {_size(state['num_problems'])}, this one runs"
                 f" over {_size(self.num_problems)}: restore with the data set (and limit,"
                 " deduplicate) of the saved run, or start a new run from its weights"
+            )
+        saved = state.get("mixture")
+        own = None if self.mixture is None else _described(self.mixture)
+        if saved != own:
+            raise SettingError(
+                f"the saved problem stream ran over {_parts(saved)}, this one runs over"
+                f" {_parts(own)}: restore with the sources and weights of the saved run, or start"
+                " a new run from its weights"
             )
         if state["seed"] != self.seed:
             raise SettingError(
@@ -102,21 +131,42 @@ class ProblemStream:
     def _at(self, position: int) -> ProblemRef:
         if self.num_problems is None:
             index = _scatter(self.seed, position)
+        elif self.mixture is not None:
+            source, draw = self.mixture.at(position, self.seed)
+            epoch, offset = divmod(draw, self.mixture.sizes[source])
+            index = self.mixture.starts[source] + int(self._permutation(epoch, source)[offset])
         else:
             epoch, offset = divmod(position, self.num_problems)
-            index = int(self._permutation(epoch)[offset])
+            index = int(self._permutation(epoch, 0)[offset])
         # One word for the index and another for the reset, so that neither tells the other.
         return ProblemRef(
             position, index, _mix(_mix(self.seed ^ 0xA5A5) ^ position) & _ENDLESS_MASK
         )
 
-    def _permutation(self, epoch: int) -> IntArray:
-        if self._order is None or self._order[0] != epoch:
-            assert self.num_problems is not None  # noqa: S101 - the caller has checked
-            self._order = None  # free the old one first: one permutation at a time
-            rng = np.random.default_rng([self.seed, epoch])
-            self._order = (epoch, rng.permutation(self.num_problems))
-        return self._order[1]
+    def _permutation(self, epoch: int, source: int) -> IntArray:
+        known = self._orders.pop(source, None)
+        if known is None or known[0] != epoch:
+            known = None  # free the old one first: one permutation of a source at a time
+            if self.mixture is None:
+                assert self.num_problems is not None  # noqa: S101 - the caller has checked
+                size, entropy = self.num_problems, [self.seed, epoch]
+            else:
+                size, entropy = self.mixture.sizes[source], [self.seed, epoch, source + 1]
+            known = (epoch, np.random.default_rng(entropy).permutation(size))
+        self._orders[source] = known
+        return known[1]
+
+
+def _described(mixture: Mixture) -> list[list[Any]]:
+    """Size and weight of each source, as plain values."""
+    pairs = zip(mixture.sizes, mixture.weights, strict=True)
+    return [[size, str(weight)] for size, weight in pairs]
+
+
+def _parts(described: list[list[Any]] | None) -> str:
+    if not described:
+        return "one data set"
+    return "a mixture of " + " and ".join(f"{n} problems × {weight}" for n, weight in described)
 
 
 def _size(num_problems: int | None) -> str:

@@ -56,8 +56,10 @@ def extract_strict(text: str) -> str | None:
     return matches[-1].strip() if matches else None
 
 
-def extract_robust(text: str) -> str | None:
+def extract_robust(text: str, *, keep_name: bool = False) -> str | None:
     r"""The answer as people write it, without its wrapping; None when there is none.
+
+    A name before it (`x = 34`) counts as wrapping, too, unless it is to be kept.
 
     The last of all `Answer:`/`答案:` lines and complete `\boxed{}` wins; failing both, the
     last `#### …` line, then the last `answer is …`. An answer above `MAX_ANSWER` characters
@@ -73,7 +75,7 @@ def extract_robust(text: str) -> str | None:
         found = _fallback(text)
     if found is None or len(found) > MAX_ANSWER:
         return found if found is None else found[: MAX_ANSWER + 1]
-    return clean(found) or None
+    return clean(found, keep_name=keep_name) or None
 
 
 def last_box(text: str) -> str | None:
@@ -87,19 +89,20 @@ def same_characters(text: str) -> str:
     return text.translate(_SAME_CHARACTER)
 
 
-def clean(text: str) -> str:
+def clean(text: str, *, keep_name: bool = False) -> str:
     """Peel emphasis, math delimiters, boxes and a closing full stop off an answer.
 
-    Idempotent. Meant for texts up to `MAX_ANSWER` characters: each layer costs one pass.
+    And the name before it, as in `x = 34`, unless `keep_name`. Idempotent. Meant for texts
+    up to `MAX_ANSWER` characters: each layer costs one pass.
     """
     while True:
-        peeled = _peel(text)
+        peeled = _peel(text, keep_name=keep_name)
         if peeled == text:
             return text
         text = peeled
 
 
-def _peel(text: str) -> str:
+def _peel(text: str, *, keep_name: bool) -> str:
     text = text.rstrip(_TAIL_CHARACTERS)
     if leading := _LEADING.match(text):
         text = text[leading.end() :]
@@ -107,6 +110,8 @@ def _peel(text: str) -> str:
         peeled = rule(text)
         if peeled != text:
             return peeled
+    if not keep_name and text.count("=") == 1 and (name := _NAME.match(text)):
+        return text[name.end() :]  # x = 34 commits to 34; 5 = 34 to nothing
     return text
 
 
@@ -123,13 +128,11 @@ def _cut_tail(text: str) -> str:
 
 
 def _unwrap(text: str) -> str:
-    """What is in the box, font, braces or parentheses, or behind the name."""
+    """What is in the box, font, braces or parentheses."""
     if (wrapper := _WRAPPER.match(text)) and _closing(text, wrapper.end()) == len(text) - 1:
         return text[wrapper.end() : -1]
     if parentheses := _PARENTHESES.match(text):
         return parentheses[1]
-    if (name := _NAME.match(text)) and text.count("=") == 1:
-        return text[name.end() :]  # x = 34 commits to 34; 5 = 34 to nothing
     return text
 
 

@@ -68,6 +68,11 @@ _CURRENCY = re.compile(r"(\\\$|\$|€|£|¥)?\s?")
 _GROUP = re.compile(r"(?<=[0-9])(?:,?\\[,!;: ]|\{,\}|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 
 
+def thousands(text: str, separator: str) -> str:
+    r"""`text` with what LaTeX puts between groups of three digits (`\,`) replaced."""
+    return _GROUP.sub(separator, text)
+
+
 def parse_number(text: str, *, trusted: bool = False) -> Number | None:
     r"""Read `text`, whole, as one literal.
 
@@ -83,7 +88,7 @@ def parse_number(text: str, *, trusted: bool = False) -> Number | None:
         TooLargeError: more digits, or a larger exponent, than is worth reading.
         ZeroDivisionError: a trusted fraction with the denominator 0.
     """
-    text = _GROUP.sub(",", text.strip())
+    text = thousands(text.strip(), ",")
     sign, position = _read_sign(text, 0)
     currency = _CURRENCY.match(text, position)
     assert currency is not None  # noqa: S101 - the pattern matches the empty string

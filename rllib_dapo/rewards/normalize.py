@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 
 from rllib_dapo.rewards.extract import clean
 
@@ -65,17 +66,22 @@ def normalize_strict(text: str) -> str:
     return _settle(_strict_once, text)
 
 
-def normalize_robust(text: str) -> str:
-    r"""The form in which the robust grader compares symbolic answers.
+def normalize_robust(text: str, *, keep_name: bool = False) -> str:
+    r"""The form in which the robust grader compares texts; see `extract.clean` for names.
 
     Example: `$\dfrac 1 2 \pi$` and `\frac{1}{2}π` both give `\frac{1}{2}\pi`.
     """
-    return _settle(_robust_once, text)
+    return _settle(partial(_robust_once, keep_name=keep_name), text)
 
 
 def fraction_signs(text: str) -> str:
     """`text` with single-character fractions and powers (`½`, `²`) written out in LaTeX."""
     return text.translate(_SIGNS)
+
+
+def without_layout(text: str) -> str:
+    r"""`text` without commands for sizes (`\left`), and with plain spaces for LaTeX's."""
+    return _SPACING.sub(" ", _SIZE.sub("", text))
 
 
 def _settle(step: Callable[[str], str], text: str) -> str:
@@ -107,9 +113,9 @@ def _strict_once(text: str) -> str:
     return bare if bare.isascii() and bare.isdigit() else text
 
 
-def _robust_once(text: str) -> str:
-    text = clean(text).translate(_SIGNS)
-    text = _SPACING.sub(" ", _SIZE.sub("", text))
+def _robust_once(text: str, *, keep_name: bool) -> str:
+    text = clean(text, keep_name=keep_name).translate(_SIGNS)
+    text = without_layout(text)
     text = _SYNONYM.sub(lambda m: "\\frac" if m[1] else "\\" + m[2][:-1], text)
     text = _FONT.sub(r"\1", text)
     text = _FRACTION.sub(r"\\frac{\1}{\2}", text)

@@ -3,38 +3,59 @@
 `strict` is the DAPO recipe's rule, for runs that are to be compared with the paper: the
 last `Answer: …` within the last 300 characters, equal as a string after normalising. It
 inherits the recipe's habits (`**34**`, `034` and `34.` are wrong; of `5 = 34` it reads 34).
-`robust` finds the answer as people write it and compares numbers by value.
+`robust` finds the answer as people write it and compares values.
 
-Neither evaluates anything: an answer is a value or it is wrong. There are no timeouts
-because there is nothing to wait for, so both run in threads, actors and event loops.
+Where the ground truth is a number, only a literal can be right: nothing is evaluated, and
+there is nothing to wait for. Where it is another value (a closed form, a polynomial, a
+tuple, a set, an equation …), an answer may be another form of it, but of the same kind and
+with no operation that the ground truth does without (see `math_trees.allowed`). What could
+take long to compare is compared in processes that can be killed (see `pool`).
 """
 
 from __future__ import annotations
 
 import difflib
-import math
-import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.errors import SettingError
+from rllib_dapo.rewards.algebra import comparable, equal
 from rllib_dapo.rewards.extract import (
     MAX_ANSWER,
     STRICT_WINDOW,
-    clean,
     extract_robust,
     extract_strict,
-    same_characters,
 )
-from rllib_dapo.rewards.literals import Number, TooLargeError, parse_number
+from rllib_dapo.rewards.gold import Gold, parse_gold
+from rllib_dapo.rewards.literals import TooLargeError, parse_number
+from rllib_dapo.rewards.math_construct import UnreadableError
+from rllib_dapo.rewards.math_parser import parse_math
+from rllib_dapo.rewards.math_trees import Tree, allowed
 from rllib_dapo.rewards.normalize import fraction_signs, normalize_robust, normalize_strict
+from rllib_dapo.rewards.pool import PoolSettings, shared_pool
+from rllib_dapo.rewards.rational import NotRationalError, RationalArithmetic
 
-MatchedBy = Literal["string", "value", "no_answer", "different", "refused"]
-"""How a verdict came about: equal as `string` or by `value` (both correct); `no_answer`
-found, `different`, or `refused` as too long or too large to read (all wrong)."""
+__all__ = [
+    "GRADERS",
+    "Gold",
+    "Grader",
+    "MatchedBy",
+    "Verdict",
+    "find_grader",
+    "grade",
+    "grade_all",
+    "grade_robust",
+    "grade_strict",
+    "parse_gold",
+]
+
+MatchedBy = Literal["string", "value", "symbolic", "no_answer", "different", "refused", "timed_out"]
+"""How a verdict came about: equal as `string`, by `value` as a number, or `symbolic` as
+another value (all correct); `no_answer` found, `different`, `refused` as too long or too
+large to read, or `timed_out`: comparing it exceeded the limits of time or memory (all wrong)."""
 
 Grader = Literal["robust", "strict"]
 
@@ -55,54 +76,63 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Gold:
-    """A ground truth, read once.
+class _Open:
+    """A question for the pool: the answer found, and what to compare."""
 
-    Attributes:
-        text: as the data set has it.
-        strict: its form for the strict grader.
-        plain: without wrapping.
-        symbolic: its form for comparing symbolic answers in the robust grader.
-        number: its value when it is a number.
-    """
-
-    text: str
-    strict: str
-    plain: str
-    symbolic: str
-    number: Number | None
+    extracted: str
+    pair: tuple[Tree, Tree]
 
 
-def parse_gold(gold: object) -> Gold:
-    """Read a ground truth.
-
-    Args:
-        gold: text, or any number (numpy scalars too).
-
-    Raises:
-        DataError: nothing that an answer could ever equal: empty, not a finite number, a
-            worked solution instead of an answer, unbalanced braces, a division by zero.
-    """
-    return _parse_gold(_gold_text(gold))
-
-
-def grade(answer_text: str, gold: object, grader: str = "robust") -> Verdict:
+def grade(
+    answer_text: str, gold: object, grader: str = "robust", limits: PoolSettings | None = None
+) -> Verdict:
     """Grade a whole response against the ground truth. The two are not interchangeable.
 
     Args:
         answer_text: the response, reasoning and all.
         gold: the ground truth: text, a number, or a `Gold` read before.
         grader: `robust` or `strict`.
+        limits: of the pool of worker processes.
 
     Raises:
         DataError: the ground truth cannot be read.
         SettingError: there is no such grader.
+        DAPOError: worker processes are needed and cannot be started.
     """
-    return find_grader(grader)(answer_text, gold if isinstance(gold, Gold) else parse_gold(gold))
+    return find_grader(grader, limits=limits)(answer_text, _read(gold))
 
 
-def find_grader(name: str, setting: str = "grader") -> Callable[[str, Gold], Verdict]:
+def grade_all(
+    answer_texts: Sequence[str],
+    golds: Sequence[object],
+    grader: str = "robust",
+    limits: PoolSettings | None = None,
+) -> list[Verdict]:
+    """Grade many responses, each against its own ground truth; keeps all workers busy.
+
+    Raises:
+        ValueError: there are not as many ground truths as responses.
+        DataError, SettingError, DAPOError: see `grade`.
+    """
+    pairs = list(zip(answer_texts, map(_read, golds), strict=True))
+    one_by_one = find_grader(grader, limits=limits)
+    if grader != "robust":
+        return [one_by_one(text, gold) for text, gold in pairs]
+    found = [_judge(text, gold) for text, gold in pairs]
+    questions = [item.pair for item in found if isinstance(item, _Open)]
+    outcomes = iter(shared_pool(limits).compare(questions) if questions else ())
+    return [_answered(item, next(outcomes)) if isinstance(item, _Open) else item for item in found]
+
+
+def find_grader(
+    name: str, setting: str = "grader", limits: PoolSettings | None = None
+) -> Callable[[str, Gold], Verdict]:
     """The grader called `name`.
+
+    Args:
+        name: `robust` or `strict`.
+        setting: what to call the setting in an error.
+        limits: of the pool of worker processes.
 
     Raises:
         SettingError: there is none; the message suggests the nearest.
@@ -114,7 +144,7 @@ def find_grader(name: str, setting: str = "grader") -> Callable[[str, Gold], Ver
             f" (did you mean {near[0]!r}?)",
             setting,
         )
-    return GRADERS[name]
+    return partial(grade_robust, limits=limits) if name == "robust" else GRADERS[name]
 
 
 def grade_strict(answer_text: str, gold: Gold) -> Verdict:
@@ -127,73 +157,67 @@ def grade_strict(answer_text: str, gold: Gold) -> Verdict:
     return Verdict(False, extracted, "different")
 
 
-def grade_robust(answer_text: str, gold: Gold) -> Verdict:
+def grade_robust(answer_text: str, gold: Gold, limits: PoolSettings | None = None) -> Verdict:
     """The grader for answers as people write them."""
-    extracted = extract_robust(answer_text)
+    found = _judge(answer_text, gold)
+    if isinstance(found, Verdict):
+        return found
+    return _answered(found, shared_pool(limits).compare([found.pair])[0])
+
+
+def _answered(question: _Open, outcome: str) -> Verdict:
+    matched_by: MatchedBy = {"same": "symbolic", "timed_out": "timed_out"}.get(outcome, "different")  # type: ignore[assignment]
+    return Verdict(outcome == "same", question.extracted, matched_by)
+
+
+def _judge(answer_text: str, gold: Gold) -> Verdict | _Open:
+    extracted = extract_robust(answer_text, keep_name=gold.named)
     if extracted is None:
         return Verdict(False, None, "no_answer")
     if len(extracted) > MAX_ANSWER:
         return Verdict(False, extracted[:STRICT_WINDOW] + "…", "refused")
-    matched_by = _compare(extracted, gold)
-    return Verdict(matched_by in ("string", "value"), extracted, matched_by)
+    try:
+        matched_by = _compare(extracted, gold)
+    except TooLargeError:
+        matched_by = "refused"
+    if isinstance(matched_by, tuple):
+        return _Open(extracted, matched_by)
+    return Verdict(matched_by in ("string", "value", "symbolic"), extracted, matched_by)
 
 
-def _compare(extracted: str, gold: Gold) -> MatchedBy:
+def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
+    """How an answer compares, or the two trees that are to be compared elsewhere."""
     if extracted == gold.plain:
         return "string"
-    if gold.number is None:
-        return "string" if normalize_robust(extracted) == gold.symbolic else "different"
-    # A number is only ever equal to a number: never let a string comparison that ignores
-    # spaces turn the list "3 4" into 34.
-    try:
+    if gold.number is not None:
+        # A number is only ever equal to a number: never let a string comparison that ignores
+        # spaces turn the list "3 4" into 34.
         number = parse_number(fraction_signs(extracted))
-    except TooLargeError:
-        return "refused"
-    return "value" if number is not None and number.equals_gold(gold.number) else "different"
+        return "value" if number is not None and number.equals_gold(gold.number) else "different"
+    if normalize_robust(extracted, keep_name=gold.named) == gold.normal:
+        return "string"
+    return "different" if gold.tree is None else _compare_trees(extracted, gold.tree, gold.unit)
+
+
+def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tuple[Tree, Tree]:
+    try:
+        tree, unit = parse_math(extracted)
+    except UnreadableError:
+        return "different"
+    mixed_up = unit and gold_unit and unit != gold_unit
+    if mixed_up or not comparable(tree, gold) or not allowed(tree, gold):
+        return "different"
+    try:
+        return "symbolic" if equal(tree, gold, RationalArithmetic()) else "different"
+    except NotRationalError:
+        return tree, gold
+
+
+def _read(gold: object) -> Gold:
+    return gold if isinstance(gold, Gold) else parse_gold(gold)
 
 
 GRADERS: Mapping[str, Callable[[str, Gold], Verdict]] = MappingProxyType(
     {"robust": grade_robust, "strict": grade_strict}
 )
 """The graders by name."""
-
-
-def _gold_text(gold: object) -> str:
-    item: Any = gold.item() if hasattr(gold, "item") else gold  # numpy scalars
-    if isinstance(item, str):
-        return item
-    if isinstance(item, bool) or not isinstance(item, numbers.Real):
-        raise DataError(f"found {gold!r:.80} ({type(gold).__name__}), not a text or a number")
-    if isinstance(item, float):
-        if not math.isfinite(item):
-            raise DataError(f"found {item!r}, not a finite number")
-        # An integer column with a gap in it reaches us as floats: 34.0 was written as 34.
-        return str(int(item)) if item.is_integer() and abs(item) < 1e15 else repr(item)
-    return str(item)
-
-
-@lru_cache(maxsize=50_000)
-def _parse_gold(text: str) -> Gold:
-    stripped = text.strip()
-    if not stripped:
-        raise DataError("found an empty ground truth")
-    if len(stripped) > STRICT_WINDOW or ("\n" in stripped and "\\begin{" not in stripped):
-        raise DataError(
-            f"found a text of {len(stripped)} characters ({stripped[:40]!r}…), which looks like a"
-            " worked solution; the ground truth is the final answer alone, or ends in"
-            " '#### answer' or \\boxed{answer}"
-        )
-    flat = same_characters(" ".join(stripped.split()))
-    plain = clean(flat)
-    symbolic = normalize_robust(flat)
-    strict = normalize_strict(stripped)
-    if not plain or not symbolic or not strict or plain.lower() in ("nan", "inf", "-inf", "null"):
-        raise DataError(f"found {stripped!r}, which holds no answer")
-    braces = flat.replace("\\{", "").replace("\\}", "")
-    if braces.count("{") != braces.count("}"):
-        raise DataError(f"found {stripped!r}, whose braces do not balance")
-    try:
-        number = parse_number(fraction_signs(plain), trusted=True)
-    except (TooLargeError, ZeroDivisionError) as error:
-        raise DataError(f"found {stripped[:80]!r}: {error}") from error
-    return Gold(stripped, strict, plain, symbolic, number)

@@ -28,7 +28,8 @@ from rllib_dapo.errors import SamplingError, SettingError
 from rllib_dapo.types import Group
 
 Verdict = Literal["kept", "all_correct", "all_wrong", "equal_scores", "failed"]
-"""Why a group is kept or dropped; `equal_scores`: one score for right and wrong answers."""
+"""Why a group is kept or dropped; `equal_scores`: right and wrong answers have one score, or
+other components make their rewards equal."""
 
 # A round never assumes that less than one group in 20 is kept, nor asks for more than 4
 # batches at once: without a first kept group the observed rate is 0, and 1/0 is no request.
@@ -38,27 +39,30 @@ _LARGEST_REQUEST = 4
 _REMEDIES: dict[str, str] = {
     "all_wrong": "the problems are too hard for this model: take easier ones or a larger group",
     "all_correct": "the problems are too easy for this model: take harder ones",
-    "equal_scores": "the environment gives right and wrong answers one score: mend its reward",
-    "failed": "the environment could not score the groups: mend what it reports",
+    "equal_scores": "right and wrong answers get one reward: mend the environment's, or lower the "
+    "weights of the reward functions",
+    "failed": "the environment or a reward function could not score the groups: mend it",
 }
 
 
 def classify(group: Group) -> Verdict:
-    """Whether a group carries a signal, by its scores *before* length shaping.
+    """Whether a group carries a signal, by the environment's scores, *before* any shaping.
 
     Its answers must differ in score, compared exactly: a standard deviation of equal
     numbers need not be 0 in floating point. With one score for right and one for wrong
-    answers this is Eq. 11's 0 < #correct < G, whatever the two scores are.
+    answers this is Eq. 11's 0 < #correct < G, whatever the two scores are. However much
+    other components of the reward differ, they make no signal of equal scores; but where
+    they cancel different ones, so that the rewards are equal, there is none to train on.
 
-    `failed`: the group has a `failure`, no answers, an aborted one, or a score that is
-    missing, NaN or infinite; one bad score makes the other answers incomparable.
+    `failed`: the group has a `failure`, no answers, an aborted one, or a reward that is
+    missing, NaN or infinite; one bad reward makes the other answers incomparable.
     """
-    scores = group.scores
+    scores, rewards = group.scores, group.rewards
     aborted = any(c.finish_reason == "abort" for c in group.completions)
-    if group.failure is not None or aborted or not len(scores) or not np.isfinite(scores).all():
+    if group.failure is not None or aborted or not len(scores) or not np.isfinite(rewards).all():
         return "failed"
     if scores.max() != scores.min():
-        return "kept"
+        return "kept" if rewards.max() != rewards.min() else "equal_scores"
     correct = [c.correct for c in group.completions]
     if all(correct):
         return "all_correct"

@@ -1,6 +1,6 @@
 """From scored groups to the batch the learner trains on.
 
-reward = score + Eq. 13        (soft overlong punishment, when on)
+reward = score + Σ weight · component + Eq. 13     (soft overlong punishment, when on)
 advantage = (reward - mean) / std over the group
 loss mask: False for truncated answers   (overlong filtering, when on)
 """
@@ -20,7 +20,7 @@ from rllib_dapo.types import FloatArray, Group, TokenBatch
 
 @dataclass(frozen=True, slots=True)
 class RewardShaping:
-    """Which parts of the reward and the loss mask are on.
+    """Which parts of shaping by length and of the loss mask are on.
 
     Attributes:
         max_length: L_max of Eq. 13, tokens.
@@ -60,7 +60,7 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
     """
     completions = [c for group in groups for c in group.completions]
     prompts = [g.prompt.token_ids for g in groups for _ in g.completions]
-    rewards = [group.scores + length_penalties(group, shaping) for group in groups]
+    rewards = [group.rewards + length_penalties(group, shaping) for group in groups]
     advantages = [
         group_advantages(r, baseline=shaping.baseline, normalize_std=shaping.normalize_std)
         for r in rewards

@@ -1,0 +1,185 @@
+"""Problems of reasoning-gym: endless, with exact answers, graded by this package.
+
+reasoning-gym's own scorers are never called: some run the answer as code, and the common
+one pays for answers that merely contain the right one. Its item i of seed s is item i-1
+of seed s+1, so every problem here comes from a seed of its own, 4,096 apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+
+from rllib_dapo.envs.curriculum import level_at, read_levels
+from rllib_dapo.envs.reasoning_gym_tasks import TASKS, check_task
+from rllib_dapo.envs.spaces import UnicodeText
+from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.rewards.verify import grade_robust, parse_gold
+
+Split = Literal["train", "validation"]
+
+SEEDS_PER_PROBLEM = 4096
+"""Distance between the seeds of neighbouring problems, and the most draws for one."""
+_HELD_OUT_ONE_IN = 10
+_OURS = ("seed", "size")
+
+
+class ReasoningGymEnv(gym.Env[str, str]):
+    """One problem per episode; the action is the whole answer as text.
+
+    `reset(options={"index": i})` poses problem i, a pure function of i, the settings and
+    the level; without an index one is drawn from the environment's own generator. The
+    level is that of `options["position"]`, the problem's place in the run (else of i).
+    `step(text)` ends the episode with +1 if the robust grader finds the right answer and -1
+    otherwise; its info holds `correct`, `extracted`, `expected` and `matched_by`.
+
+    Args:
+        task: a task of reasoning-gym with one exact answer, such as `chain_sum`.
+        task_config: settings of the task, such as `{"max_terms": 4}`.
+        split: `train`, or `validation`: one question in ten, by a hash of its text.
+        curriculum: levels in their order, each with `until` (the first position of the
+            next level) and `task_config` (what it changes of the task's settings).
+
+    Raises:
+        SettingError: reasoning-gym is missing, or an argument is impossible.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
+    num_problems: int | None = None  # endless
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        task_config: Mapping[str, Any] | None = None,
+        split: Split = "train",
+        curriculum: Sequence[Mapping[str, Any]] = (),
+        render_mode: str | None = None,
+    ) -> None:
+        if split not in get_args(Split):
+            raise SettingError(
+                f"env_config.split={split!r}: use 'train' or 'validation'", "env_config.split"
+            )
+        self.task = check_task(task)
+        self.split: Split = split
+        self.levels = read_levels(curriculum)
+        configs = [{**(task_config or {}), **level.task_config} for level in self.levels]
+        self._make = [_Generator(task, config) for config in configs]
+        self.render_mode = render_mode
+        self.observation_space = UnicodeText()
+        self.action_space = UnicodeText()
+        self._answer: str | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        """Pose a problem; the observation is its text.
+
+        Raises:
+            DataError: the index is negative, or the task has no question for it in this split.
+        """
+        super().reset(seed=seed)
+        options = options or {}
+        index = options.get("index")
+        if index is None:
+            index = self.np_random.integers(0, 2**31)
+        index = int(index)
+        if index < 0:
+            raise DataError(f'options["index"]={index}: problems are numbered from 0')
+        level = level_at(self.levels, int(options.get("position", index)))
+        question, self._answer = self._problem(index, level)
+        return question, {"index": index, "level": level}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Grade an answer; the episode is over."""
+        if self._answer is None:
+            raise RuntimeError("ReasoningGymEnv.step before reset: call reset() first")
+        verdict = grade_robust(str(action), parse_gold(self._answer))
+        info = {
+            "correct": verdict.correct,
+            "extracted": verdict.extracted,
+            "expected": self._answer,
+            "matched_by": verdict.matched_by,
+        }
+        return "", 1.0 if verdict.correct else -1.0, True, False, info
+
+    def _problem(self, index: int, level: int) -> tuple[str, str]:
+        """Question and answer: the first draw that is exact and of this split."""
+        for attempt in range(SEEDS_PER_PROBLEM):
+            entry = self._make[level].draw(index * SEEDS_PER_PROBLEM + attempt)
+            if entry is None or not TASKS[self.task](entry):
+                continue
+            question = str(entry["question"]).strip()
+            held_out = zlib.crc32(question.encode()) % _HELD_OUT_ONE_IN == 0
+            if held_out == (self.split == "validation"):
+                return question, str(entry["answer"])
+        raise DataError(
+            f"env_config.task={self.task!r}: {SEEDS_PER_PROBLEM} draws gave no question of"
+            f" split={self.split!r}: these settings have too few questions; widen task_config"
+        )
+
+
+class _Generator:
+    """Draws questions of one task and level.
+
+    Args:
+        task: its name.
+        config: its settings, less the seed.
+    """
+
+    def __init__(self, task: str, config: Mapping[str, Any]) -> None:
+        self._dataset, self._config = _classes(task)
+        self._settings = dict(config)
+        known = [f.name for f in dataclasses.fields(self._config) if f.name not in _OURS]
+        for key in config:
+            name = f"env_config.task_config.{key}"
+            if key in _OURS:
+                raise SettingError(f"{name}: the environment sets it; leave it out", name)
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise SettingError(
+                    f"{name}: {task} has no such setting; {hint}It has {', '.join(known)}", name
+                )
+        try:
+            self._dataset(self._config(seed=0, size=1, **self._settings))
+        except (AssertionError, TypeError, ValueError) as error:
+            raise SettingError(
+                f"env_config.task_config={self._settings!r}: {task} refuses it ({error})",
+                "env_config.task_config",
+            ) from error
+
+    def draw(self, seed: int) -> Mapping[str, Any] | None:
+        """The only item of a data set with this seed; None where the generator fails."""
+        try:
+            entry: Mapping[str, Any] = self._dataset(
+                self._config(seed=seed, size=1, **self._settings)
+            )[0]
+        except ArithmeticError:  # basic_arithmetic divides by zero now and then
+            return None
+        return entry
+
+
+def _classes(task: str) -> tuple[Any, Any]:
+    """The data set's class and its settings' class."""
+    try:
+        datasets = importlib.import_module("reasoning_gym.factory").DATASETS
+    except ImportError as error:
+        raise SettingError(
+            f"reasoning-gym cannot be imported ({error}); install it with"
+            " `pip install rllib-dapo[reasoning-gym]`"
+        ) from error
+    if task not in datasets:
+        raise SettingError(
+            f"env_config.task={task!r}: this version of reasoning-gym has no such task; install"
+            " the one of `pip install rllib-dapo[reasoning-gym]`",
+            "env_config.task",
+        )
+    dataset, config = datasets[task]
+    return dataset, config

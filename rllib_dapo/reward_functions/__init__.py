@@ -1,0 +1,1 @@
+"""Rewards by composition: the user's functions found, called within limits, added up."""

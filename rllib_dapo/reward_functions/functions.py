@@ -1,0 +1,201 @@
+"""The user's own reward functions: found by import path, checked before anything starts.
+
+    def per_answer(answer: str, *, problem: str, info: dict, **more) -> float
+    def of_a_group(answers: Sequence[str], *, problem: str, infos: Sequence[dict], **more)
+        -> Sequence[float]
+
+Both may be `async def`. The first parameter's name says which of the two it is; the others
+are handed over by name, and only those that the function asks for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from rllib_dapo.errors import SettingError
+
+FORMAT = "format"
+"""Name of the built-in component."""
+
+PER_ANSWER_KEYWORDS = ("problem", "info", "truncated", "num_tokens")
+BATCHED_KEYWORDS = ("problem", "infos", "truncated", "num_tokens")
+
+_SETTING = "reward_functions"
+_KEYS = ("function", "weight", "name")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_LARGEST_WEIGHT = 1e6
+_TAKEN = (FORMAT, "score", "length")
+_EXAMPLE = "def my_reward(answer, *, problem, info, **more): ..."
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFunction:
+    """One function of the user's.
+
+    Attributes:
+        name: under which its values are kept and logged.
+        weight: what its values are multiplied by; 0 only logs them.
+        function: the callable.
+        batched: it takes all answers of a group at once.
+        is_async: calling it gives an awaitable.
+        keywords: which of the keywords on offer it asks for.
+    """
+
+    name: str
+    weight: float
+    function: Callable[..., Any]
+    batched: bool
+    is_async: bool
+    keywords: tuple[str, ...]
+
+
+def load_reward_functions(entries: Sequence[Mapping[str, Any]]) -> tuple[RewardFunction, ...]:
+    """Import and check the functions of the setting `reward_functions`.
+
+    Args:
+        entries: mappings with `function` (`package.module:name`), `weight` (1 unless given)
+            and `name` (the function's own unless given).
+
+    Raises:
+        SettingError: an entry is malformed, cannot be imported or has an impossible signature.
+    """
+    names = reward_function_names(entries)
+    return tuple(
+        _load(entry, name, f"{_SETTING}[{i}]")
+        for i, (entry, name) in enumerate(zip(entries, names, strict=True))
+    )
+
+
+def reward_function_names(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The names of the functions, in order; nothing is imported.
+
+    Raises:
+        SettingError: an entry is malformed, or two have one name.
+    """
+    names: list[str] = []
+    for i, entry in enumerate(entries):
+        where = f"{_SETTING}[{i}]"
+        name = _name(entry, where)
+        if name in names or name in _TAKEN:
+            owner = f"{_SETTING}[{names.index(name)}]" if name in names else "a built-in component"
+            _refuse(f"{where}.name", name, f"{owner} has this name; give it a `name` of its own")
+        names.append(name)
+    return tuple(names)
+
+
+def check_weight(where: str, weight: float, setting: str) -> None:
+    """Refuse a weight that would make rewards overflow.
+
+    Raises:
+        SettingError: it is not a number up to ± a million.
+    """
+    if not -_LARGEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
+        raise SettingError(
+            f"{where}={weight!r}: use a finite number up to ±{_LARGEST_WEIGHT:g}, such as 0.5",
+            setting,
+        )
+
+
+def _name(entry: Any, where: str) -> str:
+    if not isinstance(entry, Mapping):
+        _refuse(where, entry, 'give a mapping such as {"function": "package.module:my_reward"}')
+    for key in entry:
+        if key not in _KEYS:
+            near = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.4)
+            hint = f" (did you mean `{near[0]}`?)" if near else ""
+            _refuse(f"{where}.{key}", entry[key], f"no such key{hint}; it has {', '.join(_KEYS)}")
+    path = entry.get("function")
+    if not isinstance(path, str) or not all(path.partition(":")):
+        _refuse(f"{where}.function", path, "give an import path, `package.module:my_reward`")
+    name = entry.get("name")
+    name = re.split(r"[:.]", str(path))[-1] if name is None else name
+    if not isinstance(name, str) or not _NAME.match(name):
+        _refuse(f"{where}.name", name, "use letters, digits, `_`, `-` and `.`, a letter first")
+    return str(name)
+
+
+def _load(entry: Mapping[str, Any], name: str, where: str) -> RewardFunction:
+    weight = entry.get("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        _refuse(f"{where}.weight", weight, "use a number, such as 0.5")
+    check_weight(f"{where}.weight", weight, _SETTING)
+    function = _import(str(entry["function"]), f"{where}.function")
+    batched, keywords = _read_signature(function, str(entry["function"]), f"{where}.function")
+    return RewardFunction(name, float(weight), function, batched, _is_async(function), keywords)
+
+
+def _import(path: str, where: str) -> Callable[..., Any]:
+    module_name, _, attributes = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # noqa: BLE001 - a foreign module may raise anything
+        _refuse(
+            where,
+            path,
+            f"{module_name!r} cannot be imported ({type(error).__name__}: {error}). Install it, or "
+            "put its folder on PYTHONPATH, here and on every machine that samples",
+            error,
+        )
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            near = difflib.get_close_matches(attribute, dir(found), n=1, cutoff=0.6)
+            hint = f"; did you mean {near[0]!r}?" if near else "; define it there"
+            _refuse(where, path, f"{module_name!r} has no {attribute!r}{hint}")
+        found = getattr(found, attribute)
+    if inspect.isclass(found):
+        _refuse(where, path, "this is a class; name a function, or an instance with `__call__`")
+    if not callable(found):
+        _refuse(where, path, f"this is a {type(found).__name__}, not a function; {_EXAMPLE}")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _read_signature(
+    function: Callable[..., Any], path: str, where: str
+) -> tuple[bool, tuple[str, ...]]:
+    """Whether it is batched, and the keywords it asks for."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        _refuse(where, path, f"its signature cannot be read ({error}); wrap it: {_EXAMPLE}", error)
+    kinds = inspect.Parameter
+    positional = (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    first = parameters[0] if parameters else None
+    if first is None or first.kind not in positional or first.name not in ("answer", "answers"):
+        _refuse(
+            where,
+            path,
+            "its first parameter must be called `answer` (it is called for each answer) or "
+            f"`answers` (once for a group); {_EXAMPLE}",
+        )
+    batched = first.name == "answers"
+    offered = BATCHED_KEYWORDS if batched else PER_ANSWER_KEYWORDS
+    takes_any = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
+    asked = [p for p in parameters[1:] if p.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)]
+    for parameter in asked:
+        by_name = parameter.kind is not kinds.POSITIONAL_ONLY
+        if parameter.default is kinds.empty and not (by_name and parameter.name in offered):
+            _refuse(
+                where,
+                path,
+                f"nobody gives it its parameter {parameter.name!r}; on offer, by name, are "
+                f"{', '.join(offered)}; give others a default",
+            )
+    named = {p.name for p in asked if p.kind is not kinds.POSITIONAL_ONLY}
+    return batched, tuple(name for name in offered if takes_any or name in named)
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    if inspect.iscoroutinefunction(function):
+        return True
+    return inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _refuse(where: str, value: object, remedy: str, cause: Exception | None = None) -> NoReturn:
+    raise SettingError(f"{where}={value!r:.120}: {remedy}", _SETTING) from cause

@@ -1,0 +1,181 @@
+r"""What a mathematical answer says, as a tree, and how much of it is left to be done.
+
+A tree is a nested tuple of texts and trees, which JSON carries to the workers unchanged:
+
+    scalars   ("num", "3/4")  ("var", "x_1")  ("const", "pi" | "e" | "i")  ("inf",)
+              ("+", a, b, …)  ("*", a, b, …)  ("/", a, b)  ("^", a, b)  ("neg", a)
+              ("root", "3", a)  ("fn", "sin", a)  ("binom", n, k)
+    others    ("tuple", "[", ")", (a, b))     a point, a vector, an interval
+              ("set", "," | "or" | "and", (a, b))     a set or a bare list; order is nothing
+              ("rel", "=" | "!=" | "<" | "<=", a, b)
+              ("matrix", ((a, b), (c, d)))
+              ("union", a, b, …)  ("minus", a, b)  ("cap", a, b, …)  ("reals",)  ("empty",)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, Literal
+
+Tree = tuple[Any, ...]
+Kind = Literal["scalar", "tuple", "set", "rel", "matrix", "region"]
+
+_CONTAINERS: dict[str, Kind] = {
+    "tuple": "tuple",
+    "set": "set",
+    "rel": "rel",
+    "matrix": "matrix",
+    **dict.fromkeys(("union", "minus", "cap", "reals", "empty"), "region"),
+}
+_PLAIN = frozenset({"num", "neg", "tuple", "set", "matrix"})
+# Roots say no more than these functions do: ln √3 is a form of (1/2) ln 3.
+_IRRATIONAL = frozenset(
+    {"log", "trigonometry", "inverse trigonometry", "hyperbolic", "exponential"}
+)
+_CLASS = (
+    dict.fromkeys(("sin", "cos", "tan", "cot", "sec", "csc"), "trigonometry")
+    | dict.fromkeys(("arcsin", "arccos", "arctan"), "inverse trigonometry")
+    | dict.fromkeys(("sinh", "cosh", "tanh"), "hyperbolic")
+    | dict.fromkeys(("ln", "log", "log2", "lg"), "log")
+    | {"abs": "absolute value", "floor": "rounding", "ceil": "rounding", "!": "factorial"}
+)
+
+
+def kind(tree: Tree) -> Kind:
+    """What sort of value it is; only like is compared with like."""
+    return _CONTAINERS.get(tree[0], "scalar")
+
+
+def children(tree: Tree) -> Iterator[Tree]:
+    """The trees right below."""
+    for part in tree[1:]:
+        if isinstance(part, tuple):
+            if part and isinstance(part[0], str):
+                yield part
+            else:  # items, or rows of items
+                for item in part:
+                    yield from (item,) if isinstance(item[0], str) else item
+
+
+def walk(tree: Tree) -> Iterator[Tree]:
+    """All trees in it, itself first."""
+    stack = [tree]
+    while stack:
+        tree = stack.pop()
+        yield tree
+        stack.extend(children(tree))
+
+
+def number(tree: Tree) -> Fraction | None:
+    """The value of a literal, with its sign; None for anything else."""
+    if tree[0] == "num":
+        return Fraction(tree[1])
+    if tree[0] == "neg" and tree[1][0] == "num":
+        return -Fraction(tree[1][1])
+    return None
+
+
+def is_plain(tree: Tree) -> bool:
+    """Only literals, alone or in tuples, sets and matrices: comparing them is no work."""
+    return all(
+        node[0] in _PLAIN and (node[0] != "neg" or node[1][0] == "num") for node in walk(tree)
+    )
+
+
+def variables(tree: Tree) -> frozenset[str]:
+    """The names in it."""
+    return frozenset(node[1] for node in walk(tree) if node[0] == "var")
+
+
+def operations(tree: Tree) -> frozenset[str]:
+    """The classes of operation in it that an answer may have only if the ground truth has.
+
+    + − × ÷ and whole powers are in no class, unless all they work on is numbers: then there
+    is something left to be worked out, such as a "sum of numbers".
+    """
+    return frozenset(found for node in walk(tree) for found in _of_node(node))
+
+
+def allowed(answer: Tree, gold: Tree) -> bool:
+    """Whether an answer leaves no other operations to be done than the ground truth does."""
+    permitted = operations(gold)
+    if permitted & _IRRATIONAL:
+        permitted |= {"root"}
+    return operations(answer) <= permitted and variables(answer) <= variables(gold)
+
+
+def _of_node(tree: Tree) -> Iterator[str]:
+    head = tree[0]
+    if head == "const":
+        yield tree[1]
+    elif head == "+":
+        if sum(number(term) is not None for term in tree[1:]) > 1:
+            yield "sum of numbers"
+    elif head in ("*", "/"):
+        yield from _of_product(tree)
+    elif head == "^":
+        yield from _of_power(tree[1], tree[2])
+    elif head == "root":
+        yield _of_root(number(tree[2]), int(tree[1]))
+    elif head == "fn":
+        yield _CLASS[tree[1]]
+    elif head == "binom":
+        yield "factorial"
+
+
+def _of_product(tree: Tree) -> Iterator[str]:
+    over: list[Fraction] = []
+    under: list[Fraction] = []
+    _numeric_factors(tree, over, under)
+    if len(over) > 1 or len(under) > 1:
+        yield "product of numbers"
+    elif over and under and (over[0] / under[0]).denominator == 1:
+        yield "quotient of numbers"
+
+
+def _numeric_factors(tree: Tree, over: list[Fraction], under: list[Fraction]) -> None:
+    value = number(tree)
+    if value is not None:
+        over.append(value)
+    elif tree[0] == "*":
+        for factor in tree[1:]:
+            _numeric_factors(factor, over, under)
+    elif tree[0] == "/":
+        _numeric_factors(tree[1], over, under)
+        _numeric_factors(tree[2], under, over)
+    elif tree[0] == "neg":
+        _numeric_factors(tree[1], over, under)
+
+
+def _of_power(base: Tree, exponent: Tree) -> Iterator[str]:
+    power, value = number(exponent), number(base)
+    if power is None:
+        yield "exponential"
+    elif power.denominator > 1:
+        yield _of_root(value, power.denominator)
+    elif value is not None or base == ("const", "i"):
+        yield "power of numbers"
+
+
+def _of_root(value: Fraction | None, index: int) -> str:
+    if value is not None and value >= 0 and _is_power(value, index):
+        return "exact root"
+    return "root"
+
+
+def _is_power(value: Fraction, index: int) -> bool:
+    return all(_has_root(part, index) for part in (value.numerator, value.denominator))
+
+
+def _has_root(value: int, index: int) -> bool:
+    if index >= value.bit_length():
+        return value < 2
+    low, high = 0, 1 << (value.bit_length() // index + 1)
+    while low < high:
+        middle = (low + high) // 2
+        if middle**index < value:
+            low = middle + 1
+        else:
+            high = middle
+    return bool(low**index == value)

@@ -1,0 +1,121 @@
+"""The rows of a data set with their origin; an unusable one says why instead of stopping."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rllib_dapo.data.locations import find_parts
+from rllib_dapo.data.readers import Part
+from rllib_dapo.data.schemas import Messages, RowError, Schema, detect_schema
+from rllib_dapo.errors import DataError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRow:
+    """One row.
+
+    Attributes:
+        source: `file:row`, the row 1-based.
+        problem: its text or chat messages; empty where the row cannot be used.
+        answer: the ground truth as text.
+        error: why the row cannot be used, or None.
+    """
+
+    source: str
+    problem: str | Messages
+    answer: str
+    error: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The problem's text: of a chat, that of its last message."""
+        return self.problem if isinstance(self.problem, str) else self.problem[-1]["content"]
+
+    def with_question(self, question: str) -> str | Messages:
+        """The problem with `question` behind its text."""
+        if not question:
+            return self.problem
+        if isinstance(self.problem, str):
+            return _append(self.problem, question)
+        last = {**self.problem[-1], "content": _append(self.text, question)}
+        return [*self.problem[:-1], last]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where rows come from.
+
+    Attributes:
+        location: a file, a folder or a hub id, as `data.problems.load_problems` takes it.
+        problem_key: column of the problem; None recognises the common ones.
+        answer_key: column of the ground truth, likewise.
+        split: see there.
+        subset: see there.
+        limit: read the first so many rows only.
+    """
+
+    location: str
+    problem_key: str | None = None
+    answer_key: str | None = None
+    split: str | None = None
+    subset: str | None = None
+    limit: int | None = None
+
+    def rows(self) -> Iterator[SourceRow]:
+        """The rows in a fixed order.
+
+        Raises:
+            DataError: a file cannot be read or lacks a column; names file and row.
+        """
+        count = 0
+        for part in find_parts(self.location, self.split, self.subset):
+            try:
+                for row in self._rows_of(part):
+                    if self.limit is not None and count >= self.limit:
+                        return
+                    count += 1
+                    yield row
+            except OSError as error:
+                raise DataError(
+                    f"{part.where}: cannot be read ({error.strerror or error})"
+                ) from error
+
+    def fingerprint(self) -> tuple[int, str]:
+        """Number of rows and a hash of all that is read of them."""
+        digest, count = hashlib.sha256(), 0
+        for row in self.rows():
+            count += 1
+            line = json.dumps([row.source, row.problem, row.answer, row.error])
+            digest.update(line.encode() + b"\n")
+        return count, digest.hexdigest()
+
+    def _rows_of(self, part: Part) -> Iterator[SourceRow]:
+        schema: Schema | None = None
+
+        def choose(columns: list[str]) -> tuple[str, ...]:
+            nonlocal schema
+            try:
+                schema = detect_schema(columns, self.problem_key, self.answer_key)
+            except DataError as error:
+                raise DataError(f"{part.where}, row 1: {error}") from error
+            return schema.columns
+
+        for number, row in part.read(choose):
+            assert schema is not None  # noqa: S101 - readers choose before the first row
+            yield _read(schema, row, f"{part.name}:{number}")
+
+
+def _read(schema: Schema, row: dict[str, Any], source: str) -> SourceRow:
+    try:
+        problem, answer = schema.read(row)
+    except RowError as error:
+        return SourceRow(source, "", "", str(error))
+    return SourceRow(source, problem, answer)
+
+
+def _append(problem: str, question: str) -> str:
+    return problem.rstrip() + " " + question
