@@ -90,7 +90,7 @@ def test_threads_are_not_needed_to_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_in_a_ray_actor() -> None:
+def test_in_a_ray_actor(ray_session: None) -> None:
     import ray
 
     @ray.remote
@@ -104,14 +104,13 @@ def test_in_a_ray_actor() -> None:
             )
             return [v.matched_by for v in verdicts]
 
-    ray.init(num_cpus=2, include_dashboard=False, ignore_reinit_error=True)
-    try:
-        for options in ({}, {"max_concurrency": 4}):
-            actor = Grader.options(**options).remote()
+    for options in ({}, {"max_concurrency": 4}):
+        actor = Grader.options(**options).remote()
+        try:
             answers = ray.get([actor.grade.remote() for _ in range(4)], timeout=120)
             assert answers == [["symbolic", "timed_out", "string"]] * 4
-    finally:
-        ray.shutdown()
+        finally:
+            ray.kill(actor)
 
 
 # -- Anything at all
