@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import math
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rllib_dapo.errors import SettingError
+from rllib_dapo.errors import SettingError, refuse
+from rllib_dapo.learner_validation import check_learner
 from rllib_dapo.lora import check_lora
 from rllib_dapo.model import load_config, model_facts
 from rllib_dapo.packable import check_packable
@@ -96,16 +96,16 @@ def check_before_rllib(config: DAPOConfig) -> None:
     # RLlib would advise to go back to its old API stack; there is no DAPO on that.
     log_once(f"{getattr(config.algo_class, '__name__', None)}_on_new_api_stack")
     if config.framework_str != "torch":
-        _refuse("framework", config.framework_str, "DAPO runs on torch only")
+        refuse("framework", config.framework_str, "DAPO runs on torch only")
     if config.env is None:
-        _refuse("env", None, "name an environment, for instance `rllib_dapo/Arithmetic-v0`")
+        refuse("env", None, "name an environment, for instance `rllib_dapo/Arithmetic-v0`")
 
 
 def check(config: DAPOConfig) -> None:
     """Check DAPO's settings against each other, the model, the data and the cluster."""
     _check_ranges(config)
     _check_batch(config)
-    _check_learners(config)
+    check_learner(config)
     check_soft_overlong_settings(config)
     check_rewards(config)
     _check_model(config)
@@ -138,10 +138,6 @@ def _check_types(config: DAPOConfig) -> None:
             raise SettingError(f"{key}={value!r}: {reason}", key) from error
 
 
-def _refuse(name: str, value: object, remedy: str) -> None:
-    raise SettingError(f"{name}={value!r}: {remedy}", name)
-
-
 def _check_ranges(config: DAPOConfig) -> None:
     at_least = {
         "group_size": (2, "an answer is compared with the others of its group; use 2 or more"),
@@ -168,108 +164,55 @@ def _check_ranges(config: DAPOConfig) -> None:
     for name, (bound, remedy) in at_least.items():
         value = getattr(config, name)
         if value is not None and not value >= bound:
-            _refuse(name, value, remedy)
+            refuse(name, value, remedy)
     if not 0 < config.clip_low < 1:
-        _refuse("clip_low", config.clip_low, "use a number between 0 and 1; the paper has 0.2")
+        refuse("clip_low", config.clip_low, "use a number between 0 and 1; the paper has 0.2")
     if config.dual_clip is not None and not config.dual_clip > 1:
-        _refuse("dual_clip", config.dual_clip, "use a number above 1, or null for none")
+        refuse("dual_clip", config.dual_clip, "use a number above 1, or null for none")
     if not config.temperature > 0:
-        _refuse("temperature", config.temperature, "training samples; use a number above 0")
+        refuse("temperature", config.temperature, "training samples; use a number above 0")
     if config.top_p != 1:
-        _refuse(
+        refuse(
             "top_p",
             config.top_p,
             "the loss needs the probabilities of the whole distribution; use 1.0 in training and "
             "`evaluation_top_p` for evaluation",
         )
     if not 0 < config.evaluation_top_p <= 1:
-        _refuse("evaluation_top_p", config.evaluation_top_p, "use a number above 0, up to 1")
-    _check_optimizer(config)
-    _check_importance(config)
+        refuse("evaluation_top_p", config.evaluation_top_p, "use a number above 0, up to 1")
     if not config.kv_cache_gib > 0:
-        _refuse("kv_cache_gib", config.kv_cache_gib, "use a number of GiB above 0")
+        refuse("kv_cache_gib", config.kv_cache_gib, "use a number of GiB above 0")
     if config.dtype not in _DTYPES:
-        _refuse("dtype", config.dtype, f"use one of {', '.join(_DTYPES)}")
-
-
-def _check_optimizer(config: DAPOConfig) -> None:
-    if not 0 <= config.adam_beta2 < 1:
-        _refuse("adam_beta2", config.adam_beta2, "use a number from 0 to below 1, such as 0.999")
-    if not 0 <= config.lr_end_factor <= 1:
-        _refuse("lr_end_factor", config.lr_end_factor, "use a share of `lr`, from 0 to 1")
-    end = config.lr_decay_iterations
-    if config.lr_schedule == "cosine" and (end is None or end <= config.warmup_iterations):
-        _refuse(
-            "lr_decay_iterations",
-            end,
-            "with lr_schedule='cosine' give the iteration at which `lr` has fallen all the way, "
-            f"after warmup_iterations={config.warmup_iterations}",
-        )
-    if not math.isfinite(config.entropy_coeff):
-        _refuse("entropy_coeff", config.entropy_coeff, "use a number, 0 for no entropy bonus")
-    if config.grad_clip is not None and not config.grad_clip > 0:
-        _refuse("grad_clip", config.grad_clip, "use a norm above 0, or null for no clipping")
-    if config.grad_clip_by != "global_norm":
-        _refuse("grad_clip_by", config.grad_clip_by, "DAPO clips by `global_norm` only")
-
-
-def _check_importance(config: DAPOConfig) -> None:
-    """What weighs or masks tokens needs the learner's own old log-probabilities."""
-    limit = config.importance_mask_above
-    if not config.importance_cap >= 1:
-        _refuse("importance_cap", config.importance_cap, "use 1 or more, such as 2.0")
-    if limit is not None and not limit > 1:
-        _refuse("importance_mask_above", limit, "use a number above 1, or null for no mask")
-    if config.old_logprobs == "learner":
-        return
-    remedy = (
-        "this compares the engine with the learner; set old_logprobs='learner'. With 'engine' the "
-        "ratio of the loss starts from the engine's own probabilities and needs no correction"
-    )
-    if config.importance_sampling != "none":
-        _refuse("importance_sampling", config.importance_sampling, remedy)
-    if limit is not None:
-        _refuse("importance_mask_above", limit, remedy)
-
-
-def _check_learners(config: DAPOConfig) -> None:
-    """Sharding needs learners to shard over."""
-    if config.shard_model and config.num_learners < 2:
-        _refuse(
-            "shard_model",
-            True,
-            f"num_learners={config.num_learners} leaves nothing to share; set `num_learners` to 2 "
-            "or more, or `shard_model` to false",
-        )
+        refuse("dtype", config.dtype, f"use one of {', '.join(_DTYPES)}")
 
 
 def _check_batch(config: DAPOConfig) -> None:
     responses, size = config.responses_per_batch, config.minibatch_size
     if size is None or not 1 <= size <= responses:
-        _refuse(
+        refuse(
             "minibatch_size",
             size,
             f"use 1 to {responses} responses (groups_per_batch={config.groups_per_batch} times "
             f"group_size={config.group_size})",
         )
     if responses % size:
-        _refuse(
+        refuse(
             "minibatch_size",
             size,
             f"it must divide the {responses} responses of a batch (groups_per_batch="
             f"{config.groups_per_batch} times group_size={config.group_size})",
         )
     if config.num_learners > size:
-        _refuse("num_learners", config.num_learners, f"use at most minibatch_size={size}")
+        refuse("num_learners", config.num_learners, f"use at most minibatch_size={size}")
     if config.num_epochs < 1:
-        _refuse("num_epochs", config.num_epochs, "use 1 or more")
+        refuse("num_epochs", config.num_epochs, "use 1 or more")
 
 
 def _check_model(config: DAPOConfig) -> None:
     facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
     total = config.max_prompt_length + config.max_response_length
     if facts.context_length is not None and total > facts.context_length:
-        _refuse(
+        refuse(
             "max_response_length",
             config.max_response_length,
             f"with max_prompt_length={config.max_prompt_length} that makes {total} tokens, more "
@@ -320,7 +263,7 @@ def _check_cluster(config: DAPOConfig) -> None:
     for kind in ("CPU", "GPU"):
         amount = sum(bundle.get(kind, 0) for bundle in bundles)
         if amount > there.get(kind, 0):
-            _refuse(
+            refuse(
                 "num_env_runners",
                 config.num_env_runners,
                 f"these runners and num_learners={config.num_learners} ask for {amount:g} {kind}s, "

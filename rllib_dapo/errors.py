@@ -29,6 +29,11 @@ class SettingError(DAPOError, ValueError):
         return type(self), (str(self), self.setting)
 
 
+def refuse(name: str, value: object, remedy: str) -> None:
+    """Raise a `SettingError` that names a setting, its value and the remedy."""
+    raise SettingError(f"{name}={value!r}: {remedy}", name)
+
+
 class DataError(DAPOError, ValueError):
     """A data set cannot be read; the message names file, row and column."""
 
