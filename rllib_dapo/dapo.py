@@ -11,6 +11,7 @@ import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import COMPONENT_LEARNER_GROUP
 from ray.rllib.utils.metrics import LEARNER_RESULTS
+from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
 from rllib_dapo.dapo_config import DAPOConfig
@@ -172,7 +173,7 @@ class DAPO(Algorithm):
 
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
         """Answer held-out problems with the training engines; the weights are in them."""
-        return self._evaluate_policy()
+        return dict(unflatten_dict(self._evaluate_policy()))  # `dataset_accuracy/<name>` too
 
     def _evaluate_policy(self) -> dict[str, float]:
         """avg@k and pass@k over the first problems of the evaluation environment."""
