@@ -51,8 +51,9 @@ def make_env(
     """Build an environment.
 
     Args:
-        env: a gymnasium id, a name registered with `ray.tune.register_env` (which wins, as
-            in RLlib), a class or another callable.
+        env: a gymnasium id (`module:id` imports the module that registers it), a name
+            registered with `ray.tune.register_env` (which wins, as in RLlib), a class or
+            another callable.
         env_config: keyword arguments; handed over whole to creators registered with Ray and
             to classes that take RLlib's single `config`.
 
@@ -72,7 +73,10 @@ def make_env(
     elif env not in gym.registry:
         gym.register(env, entry_point=ENVIRONMENTS[env])
     try:
-        spec = gym.spec(env)
+        module, _, name = env.rpartition(":")
+        if module:  # `gym.make` would import it, `gym.spec` does not
+            importlib.import_module(module)
+        spec = gym.spec(name)
     except (gym.error.Error, ImportError) as error:
         names = [*ENVIRONMENTS, *gym.registry]
         near = difflib.get_close_matches(env, names, n=1, cutoff=0.5)
