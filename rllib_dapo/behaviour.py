@@ -26,9 +26,8 @@ def drop_unusable(batch: TokenBatch) -> TokenBatch:
     finite = np.isfinite(batch.old_logprobs)
     if finite.all():
         return batch
-    owner = np.repeat(np.arange(len(batch)), batch.response_lengths)
     mask = batch.loss_mask.copy()
-    mask[owner[~finite]] = False
+    mask[batch.sequence_ids[~finite]] = False
     logprobs = np.where(finite, batch.old_logprobs, 0.0).astype(np.float32)
     return replace(batch, old_logprobs=logprobs, loss_mask=mask)
 
@@ -59,11 +58,10 @@ def recompute(config: Any, batch: TokenBatch, learner_logprobs: FloatArray) -> R
         batch: as it came from the engines; every log-probability is finite.
         learner_logprobs: float32[T], of the same tokens under the learner's weights.
     """
-    owner = np.repeat(np.arange(len(batch)), batch.response_lengths)
     made = importance_weights(
         torch.from_numpy(learner_logprobs),
         torch.from_numpy(batch.old_logprobs),
-        torch.from_numpy(owner),
+        torch.from_numpy(batch.sequence_ids),
         level=config.importance_sampling,
         cap=config.importance_cap,
         mask_above=config.importance_mask_above,

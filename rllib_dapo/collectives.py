@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.distributed import ReduceOp, all_reduce
+from torch.distributed import ReduceOp, all_reduce, get_rank, is_initialized
+
+
+def is_first() -> bool:
+    """True in the first learner, which reads and keeps what is to be there only once."""
+    return not is_initialized() or get_rank() == 0
 
 
 class Collectives:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow.fs  # type: ignore[import-untyped]
 import ray
-import torch
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
+from rllib_dapo.collectives import is_first
 from rllib_dapo.errors import TrainingError
 
 _LEFT_TO_THE_LEARNERS = "left to the learners"
@@ -52,7 +52,7 @@ class DAPOLearnerGroup(LearnerGroup):
 
         def gather(learner: Any) -> Any:
             state = learner.get_state(wanted, not_components=unwanted, **kwargs)
-            return state if torch.distributed.get_rank() == 0 else None
+            return state if is_first() else None
 
         (state,) = (s for s in self._on_all_learners(gather) if s is not None)
         return {COMPONENT_LEARNER: state}
@@ -94,9 +94,8 @@ class DAPOLearnerGroup(LearnerGroup):
         sharded = self.config.shard_model
 
         def save(learner: Any) -> tuple[str, str] | None:
-            first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
-            state = learner.get_state() if sharded or first else None
-            if not first:
+            state = learner.get_state() if sharded or is_first() else None
+            if not is_first():
                 return None
             settings = {"state": state, "use_msgpack": use_msgpack}
             if (here := ray.util.get_node_ip_address()) == driver:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rllib_dapo.causal_lm import compute_context, load_causal_lm
 from rllib_dapo.choices import ComputeDtype
+from rllib_dapo.collectives import is_first
 from rllib_dapo.engine.base import CAUSAL_LM_PREFIX
 from rllib_dapo.lora import add_lora
 from rllib_dapo.lora_state import LoRALayout, adapter_state, check_adapter_state, merged_state
@@ -20,7 +21,7 @@ from rllib_dapo.ops.logprobs import token_logprobs_and_entropy, tokens_at_once
 from rllib_dapo.ops.packing import PackedRows
 from rllib_dapo.packed_attention import packed_inputs, use_packed_attention
 from rllib_dapo.sharded_state import full_state, load_full_state
-from rllib_dapo.sharding import is_sharded, loads_weights, run_as_forward
+from rllib_dapo.sharding import is_sharded, run_as_forward
 
 
 class DAPOTorchRLModule(TorchRLModule):
@@ -45,7 +46,7 @@ class DAPOTorchRLModule(TorchRLModule):
             attn_implementation=None,
             gradient_checkpointing=config["gradient_checkpointing"],
             # The learners' slices of a sharded model come from the first one.
-            weights=not config["shard_model"] or loads_weights(),
+            weights=not config["shard_model"] or is_first(),
         )
         if config["packing"]:
             use_packed_attention(self.causal_lm)
@@ -72,7 +73,7 @@ class DAPOTorchRLModule(TorchRLModule):
         return run_as_forward(self.causal_lm, lambda: self._token_logprobs(batch))
 
     def _token_logprobs(self, batch: Mapping[str, Any]) -> dict[str, Tensor]:
-        # A sharded model gathers its weights in this format.
+        # A sharded model gathers its weights in the format it computes in.
         sharded = is_sharded(self.causal_lm)
         dtype: ComputeDtype = "float32" if sharded else self.model_config["compute_dtype"]
         head = self.causal_lm.get_output_embeddings()
@@ -148,7 +149,9 @@ class DAPOTorchRLModule(TorchRLModule):
         """
         state: dict[str, Tensor] = self.causal_lm.state_dict()
         if is_sharded(self.causal_lm):
-            state = full_state(self.causal_lm, keep=loads_weights())
+            # Of a model with adapters a checkpoint needs no more than these.
+            only = None if inference_only or self.adapters is None else self.adapters.shapes
+            state = full_state(self.causal_lm, keep=is_first(), only=only)
         if self.adapters is not None and state:
             choose = merged_state if inference_only else adapter_state
             state = choose(state, self.adapters)

@@ -16,7 +16,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.numpy import convert_to_numpy
 
-from rllib_dapo.collectives import Collectives
+from rllib_dapo.collectives import Collectives, is_first
 from rllib_dapo.sharded_state import full_optimizer_state, load_full_optimizer_state
 from rllib_dapo.sharding import shard_causal_lm
 
@@ -59,9 +59,7 @@ class DistributedTorchLearner(TorchLearner):
         return {
             name: {
                 "module_id": self._optimizer_name_to_module[name],
-                "state": convert_to_numpy(
-                    full_optimizer_state(optimizer, keep=torch.distributed.get_rank() == 0)
-                ),
+                "state": convert_to_numpy(full_optimizer_state(optimizer, keep=is_first())),
             }
             for name, optimizer in self._named_optimizers.items()
         }

@@ -67,7 +67,7 @@ class MicrobatchLayout:
             "importance_weights": rows.importance_weights,
             "reference_logprobs": rows.reference_logprobs,
             "advantages": np.repeat(rows.advantages, lengths),
-            "sequence_ids": np.repeat(np.arange(len(rows)), lengths),
+            "sequence_ids": rows.sequence_ids,
         }
         return {
             **{name: torch.from_numpy(array).to(device) for name, array in arrays.items()},

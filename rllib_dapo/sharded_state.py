@@ -25,12 +25,15 @@ from torch.optim import Optimizer
 from rllib_dapo.errors import TrainingError
 
 
-def full_state(module: nn.Module, *, keep: bool) -> dict[str, Tensor]:
+def full_state(
+    module: nn.Module, *, keep: bool, only: Collection[str] | None = None
+) -> dict[str, Tensor]:
     """The whole `state_dict` of a module with slices in it; a collective call.
 
     Args:
         module: sharded, or one with sharded parts.
         keep: False takes part and returns an empty dictionary.
+        only: names to gather, the same on every rank; None: all.
 
     Returns:
         CPU tensors by name; names of tied weights share one.
@@ -38,6 +41,8 @@ def full_state(module: nn.Module, *, keep: bool) -> dict[str, Tensor]:
     result, seen = {}, {}
     # keep_vars: tied weights are one object then, to be gathered once.
     for name, tensor in module.state_dict(keep_vars=True).items():
+        if only is not None and name not in only:
+            continue
         if id(tensor) not in seen:
             seen[id(tensor)] = _gather(tensor, keep)
         result[name] = seen[id(tensor)]

@@ -5,7 +5,7 @@
 
 Weights, gradients and the optimizer's state are `DTensor`s of which a rank of R holds 1/R.
 A forward or backward pass is a series of collective calls: every rank makes the same number
-of them, with `ops.filler.filler_row` where it has no data. Source: Zhao et al. 2023 (arXiv
+of them, with `ops.batching.idle_row` where it has no data. Source: Zhao et al. 2023 (arXiv
 2304.11277); the interface is torch's `fully_shard`.
 """
 
@@ -26,6 +26,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor
 
+from rllib_dapo.collectives import is_first
 from rllib_dapo.errors import SettingError, TrainingError
 from rllib_dapo.sharded_state import fill_from_rank_0
 
@@ -35,11 +36,6 @@ _T = TypeVar("_T")
 def is_sharded(module: nn.Module) -> bool:
     """True if `shard` was applied to this module."""
     return isinstance(module, FSDPModule)
-
-
-def loads_weights() -> bool:
-    """True on the one rank that reads a model to be sharded; the others get it from there."""
-    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
@@ -150,7 +146,7 @@ def shard_causal_lm(
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     _check_same_structure(model)
     # References: what `shard` does to rank 0's parameters must not lose the other slices.
-    whole = dict(model.state_dict()) if loads_weights() else None
+    whole = dict(model.state_dict()) if is_first() else None
     shard(model, decoder_layers(model), mesh, compute_dtype=compute_dtype)
     if whole is None:
         model.to_empty(device=device)

@@ -184,6 +184,11 @@ class TokenBatch:
         return self.prompt_lengths + self.response_lengths
 
     @property
+    def sequence_ids(self) -> IntArray:
+        """int64[sum(response_lengths)], which sequence (0 … B-1) a response token is of."""
+        return np.repeat(np.arange(len(self)), self.response_lengths)
+
+    @property
     def num_loss_tokens(self) -> int:
         """Response tokens kept in the loss: the denominator of Eq. 12."""
         return int(self.response_lengths[self.loss_mask].sum())

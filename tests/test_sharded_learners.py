@@ -326,5 +326,11 @@ def test_adapters_reference_and_importance_weights_work_in_shards(
         trained = weights_of(pair)
         assert_same(trained, weights_of(reference.group), TOLERANCE)
         assert any(np.abs(trained[name] - start[name]).max() > 20 * TOLERANCE for name in start)
+        whole, gathered = (
+            group.get_state()[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+            for group in (reference.group, pair)
+        )
+        assert all("lora_" in name for name in gathered) == lora
+        assert_same(gathered, whole, TOLERANCE)
     finally:
         pair.shutdown()

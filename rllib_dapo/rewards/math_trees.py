@@ -28,7 +28,6 @@ _CONTAINERS: dict[str, Kind] = {
     "matrix": "matrix",
     **dict.fromkeys(("union", "minus", "cap", "reals", "empty"), "region"),
 }
-_PLAIN = frozenset({"num", "neg", "tuple", "set", "matrix"})
 # Roots say no more than these functions do: ln √3 is a form of (1/2) ln 3.
 _IRRATIONAL = frozenset(
     {"log", "trigonometry", "inverse trigonometry", "hyperbolic", "exponential"}
@@ -74,13 +73,6 @@ def number(tree: Tree) -> Fraction | None:
     if tree[0] == "neg" and tree[1][0] == "num":
         return -Fraction(tree[1][1])
     return None
-
-
-def is_plain(tree: Tree) -> bool:
-    """Only literals, alone or in tuples, sets and matrices: comparing them is no work."""
-    return all(
-        node[0] in _PLAIN and (node[0] != "neg" or node[1][0] == "num") for node in walk(tree)
-    )
 
 
 def variables(tree: Tree) -> frozenset[str]:
