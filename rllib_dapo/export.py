@@ -1,4 +1,4 @@
-"""A trained policy as a folder that transformers, vLLM and peft load."""
+"""A trained policy as a folder that transformers or peft loads."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def save_adapter(
     layout: LoRALayout,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write an adapter folder as peft, vLLM and the hub know it.
+    """Write an adapter folder as peft knows it.
 
     The folder gets `adapter_config.json` and `adapter_model.safetensors`; load it with
     `peft.PeftModel.from_pretrained(base, folder)`.
