@@ -100,7 +100,7 @@ def long_tailed_batch(groups: int, size: int, prompt: int, rng: np.random.Genera
         advantages=rng.choice(np.array([-1.0, 1.0], np.float32), rows),
         loss_mask=np.ones(rows, np.bool_),
         groups=owners,
-        weights_versions=np.zeros(rows, np.int64),
+        weights_versions=np.zeros(tokens, np.int64),
         importance_weights=np.ones(tokens, np.float32),
         reference_logprobs=np.zeros(tokens, np.float32),
     )

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import COMPONENT_LEARNER_GROUP
 from ray.rllib.utils.metrics import LEARNER_RESULTS
@@ -130,13 +129,11 @@ class DAPO(Algorithm):
         return sampler
 
     def _job(self, refs: tuple[ProblemRef, ...], *, evaluation: bool = False) -> SamplingJob:
-        """A job whose random stream depends on the seed and its first problem's position."""
+        """What to ask the runners."""
         config = self.config
         sampling = evaluation_sampling(config) if evaluation else training_sampling(config)
         size = config.evaluation_samples if evaluation else config.group_size
-        entropy = [config.seed or 0, refs[0].position, int(evaluation)]
-        seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
-        return SamplingJob(refs, size, sampling, seed, evaluation)
+        return SamplingJob(refs, size, sampling, config.seed or 0, evaluation)
 
     @property
     def _shaping(self) -> RewardShaping:

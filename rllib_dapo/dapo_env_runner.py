@@ -27,7 +27,12 @@ from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
 from rllib_dapo.reflection import count_reflections
 from rllib_dapo.reward_functions.composition import PlayedAnswer, RewardComposer
-from rllib_dapo.sampling_job import RunnerReply, SamplingJob, training_sampling
+from rllib_dapo.sampling_job import (
+    RunnerReply,
+    SamplingJob,
+    answer_seed,
+    training_sampling,
+)
 from rllib_dapo.threads import use_threads
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
@@ -208,7 +213,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         engine.abort_all()
         self._open.clear()
         self._evaluating = job.evaluation
-        engine.seed(job.seed)
         failed = []
         for ref in job.refs:
             try:
@@ -218,7 +222,13 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 continue
             request_id = str(ref.position)
             self._open[request_id] = (ref, prompt)
-            engine.submit(request_id, prompt.token_ids.tolist(), job.group_size, job.sampling)
+            engine.submit(
+                request_id,
+                prompt.token_ids.tolist(),
+                job.group_size,
+                job.sampling,
+                seed=answer_seed(job, ref),
+            )
         return failed
 
     def _pose(self, ref: ProblemRef) -> Prompt:
@@ -267,6 +277,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             correct=bool(info.get("correct", score > 0)),
             info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
             reflections=count_reflections(text),
+            versions=answer.versions,
         )
         return PlayedAnswer(str(problem), completion, info)
 

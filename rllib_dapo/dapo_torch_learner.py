@@ -149,8 +149,9 @@ class DAPOTorchLearner(DistributedTorchLearner):
             own = self._logprobs(batch, self.module[DEFAULT_MODULE_ID].forward_train)
             recomputed = recompute(self.config, batch, own)
             self._update_metrics.add_recomputed(recomputed)
-            fresh = (batch.weights_versions == self._sampling_version) & batch.loss_mask
-            gaps = np.abs(own - batch.old_logprobs)[np.repeat(fresh, batch.response_lengths)]
+            kept = np.repeat(batch.loss_mask, batch.response_lengths)
+            fresh = (batch.weights_versions == self._sampling_version) & kept
+            gaps = np.abs(own - batch.old_logprobs)[fresh]
             self._update_metrics.add_gaps(torch.from_numpy(gaps).to(self.device))
             batch = recomputed.batch
         if self._reference is not None:
@@ -224,7 +225,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
         fresh = part.weights_versions == self._sampling_version
         batch = self._layout.tensors(part, self.device) | {
             "token_weights": torch.from_numpy(own).to(self.device),
-            "on_policy": torch.from_numpy(np.repeat(fresh, part.response_lengths)).to(self.device),
+            "on_policy": torch.from_numpy(fresh).to(self.device),
         }
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
         loss = self.compute_loss_for_module(

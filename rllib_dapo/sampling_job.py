@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rllib_dapo.engine.base import Sampling
+from rllib_dapo.engine.base import Sampling, stream_seed
 from rllib_dapo.settings import DAPOSettings
 from rllib_dapo.types import Group, ProblemRef
 
@@ -17,7 +17,7 @@ class SamplingJob:
         refs: which problems.
         group_size: answers per problem.
         sampling: how to sample.
-        seed: of the engine's random stream for this job.
+        seed: the run's; with a problem's position it gives its answers' random streams.
         evaluation: pose them in the evaluation environment.
     """
 
@@ -41,6 +41,15 @@ class RunnerReply:
     groups: tuple[Group, ...]
     unfinished: int
     error: str | None = None
+
+
+def answer_seed(job: SamplingJob, ref: ProblemRef) -> int:
+    """Seed of the first answer to a problem; answer i has this plus i.
+
+    It depends on the run's seed and the problem's position only. Whichever runner answers,
+    beside whatever else and however often it is asked, the answers are the same.
+    """
+    return stream_seed(job.seed, ref.position, int(job.evaluation))
 
 
 def training_sampling(config: DAPOSettings) -> Sampling:

@@ -19,6 +19,10 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
+VersionStarts = tuple[tuple[int, int], ...]
+"""Which weights sampled which tokens of an answer: (place of the first token, version) of each
+stretch, in order. `((0, 3), (57, 4))`: tokens 0 to 56 by version 3, the rest by version 4."""
+
 FinishReason = Literal["stop", "length", "abort"]
 """Why an answer ended: `stop` (an EOS was sampled), `length` (cut at the limit, so
 truncated), `abort` (withdrawn by us; never trained on)."""
@@ -79,6 +83,7 @@ class Completion:
             the user's reward functions. Eq. 13 is not among them, it is added later.
         extra_reward: their weighted sum.
         reflections: phrases of checking, reflecting or backtracking (`reflection`).
+        versions: which weights sampled which tokens; empty: all by the group's version.
 
     Example: T=3, `Completion([7, 8, 2], [-0.1, -0.7, 0.0], "42", "stop", 1.0, True)`.
     """
@@ -93,6 +98,18 @@ class Completion:
     components: dict[str, float] = field(default_factory=dict)
     extra_reward: float = 0.0
     reflections: int = 0
+    versions: VersionStarts = ()
+
+    def token_versions(self, only: int) -> IntArray:
+        """int64[T], the version of the weights that sampled each token.
+
+        Args:
+            only: the version where `versions` is empty.
+        """
+        starts = self.versions or ((0, only),)
+        ends = [*(start for start, _ in starts[1:]), len(self.token_ids)]
+        lengths = [end - start for (start, _), end in zip(starts, ends, strict=True)]
+        return np.repeat(np.array([version for _, version in starts], np.int64), lengths)
 
     @property
     def truncated(self) -> bool:
@@ -102,13 +119,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """G answers to one problem, sampled by one version of the weights.
+    """G answers to one problem.
 
     Attributes:
         ref: the problem.
         prompt: its prompt.
         completions: the G completions, in sampling order.
-        weights_version: version of the policy that sampled them (0 = initial weights).
+        weights_version: version of the policy that sampled them (0 = initial weights); the
+            oldest one where the weights changed meanwhile (`Completion.versions`).
         failure: why this group could not be scored, or None. A failed group is dropped and
             counted, it never poisons a batch.
         reward_failures: answers that got no value from a reward function, by reason.
@@ -150,7 +168,8 @@ class TokenBatch:
         loss_mask: bool[B], False takes a whole response out of numerator and
             denominator (overlong filtering).
         groups: int64[B], which group (0 … N-1) a sequence belongs to.
-        weights_versions: int64[B], version of the policy that sampled each sequence.
+        weights_versions: int64[sum(response_lengths)], version of the policy that sampled
+            each response token.
         importance_weights: float32[sum(response_lengths)], what the token's objective is
             multiplied by; 1 unless the learner corrects for the engine's arithmetic. 0
             takes the token out of numerator and denominator.
@@ -160,7 +179,7 @@ class TokenBatch:
     Example: two answers, [5, 2] and [6], to the prompt [1, 4]:
         token_ids [1,4,5,2, 1,4,6], prompt_lengths [2,2], response_lengths [2,1],
         old_logprobs [-.1,-.2, -.9], advantages [1,-1], loss_mask [T,T], groups [0,0],
-        weights_versions [3,3], importance_weights [1,1, 1], reference_logprobs [0,0, 0].
+        weights_versions [3,3, 3], importance_weights [1,1, 1], reference_logprobs [0,0, 0].
     """
 
     token_ids: IntArray

@@ -44,12 +44,16 @@ class ScriptedEngine:
         self.weights_version = 0
         self.loaded: list[int] = []  # versions, in the order they came
         self.seeds: list[int] = []
+        self.capacity = 256
         self.prompts: list[str] = []
         self._tokenizer = tokenizer
         self._script = script
         self._running: dict[str, tuple[int, FinishedRequest]] = {}
 
-    def submit(self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling) -> None:
+    def submit(
+        self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling, *, seed: int
+    ) -> None:
+        self.seeds.append(seed)
         text = self._tokenizer.decode(list(prompt))
         self.prompts.append(text)
         answers = tuple(self._answer(self._script(text, i), sampling) for i in range(n))
@@ -78,8 +82,9 @@ class ScriptedEngine:
     def abort_all(self) -> None:
         self._running.clear()
 
-    def seed(self, seed: int) -> None:
-        self.seeds.append(seed)
+    def abort(self, request_ids: Sequence[str]) -> None:
+        for request_id in request_ids:
+            self._running.pop(request_id, None)
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
         self.weights_version = version

@@ -56,7 +56,7 @@ def make_batch(
         advantages=np.array([1.0] * count if advantages is None else advantages, np.float32),
         loss_mask=np.array([True] * count if loss_mask is None else loss_mask, np.bool_),
         groups=np.array(range(count) if groups is None else groups, np.int64),
-        weights_versions=np.array(range(count), np.int64) // 2,
+        weights_versions=np.array([i // 2 for i, (_, r) in enumerate(rows) for _ in r], np.int64),
         importance_weights=np.ones(sum(len(r) for _, r in rows), np.float32),
         reference_logprobs=np.zeros(sum(len(r) for _, r in rows), np.float32),
     )

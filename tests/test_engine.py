@@ -45,9 +45,9 @@ def sample(
     max_tokens: int = 64,
 ) -> list[tuple[SampledAnswer, ...]]:
     """The answers to each prompt."""
-    engine.seed(seed)
     for i, prompt in enumerate(prompts):
-        engine.submit(str(i), prompt, n, Sampling(temperature, top_p, max_tokens))
+        sampling = Sampling(temperature, top_p, max_tokens)
+        engine.submit(str(i), prompt, n, sampling, seed=1_000 * seed + 100 * i)
     answers = {}
     while engine.num_unfinished:
         answers |= {request.request_id: request.answers for request in engine.step()}
@@ -157,7 +157,7 @@ def test_new_weights_forget_prefixes_computed_with_the_old_ones(engine, initial_
 
 def refuses_to_sample(engine: Any, prompts: list[list[int]]) -> None:
     with pytest.raises(EngineError, match="weights are a mixture"):
-        engine.submit("x", prompts[0], 1, Sampling(1.0, 1.0, 4))
+        engine.submit("x", prompts[0], 1, Sampling(1.0, 1.0, 4), seed=0)
 
 
 def unfit(weights: dict[str, Any], how: str) -> dict[str, Any]:
@@ -207,13 +207,50 @@ def test_without_the_tied_lm_head_parity_is_lost(engine, prompts, initial_weight
     assert gap(model, prompts, sample(engine, prompts)) > 100 * EXACT
 
 
-def test_weights_do_not_change_under_running_requests(engine, prompts, initial_weights):
-    engine.submit("0", prompts[0], 1, Sampling(1.0, 1.0, 8))
-    with pytest.raises(EngineError, match="1 requests are running"):
-        engine.load_weights(initial_weights, 1)
-    engine.abort_all()
-    assert engine.num_unfinished == 0
-    engine.load_weights(initial_weights, 1)
+@pytest.mark.parametrize("changes", [1, 3])
+def test_running_answers_go_on_with_new_weights_and_each_token_knows_its_own(
+    engine, prompts, initial_weights, changes
+):
+    """Cut at each change, every stretch has the log-probabilities of the weights it names."""
+    models = [embedded_model()]
+    for i, prompt in enumerate(prompts):
+        engine.submit(str(i), prompt, 4, Sampling(1.0, 1.0, 64), seed=1_000 * i)
+    finished = {}
+    for version in range(1, changes + 1):
+        for _ in range(5):
+            finished |= {request.request_id: request.answers for request in engine.step()}
+        model = fresh_embedded_model()
+        perturb(model, 1e-2, seed=version)
+        models.append(model)
+        engine.load_weights(state_of(model), version)
+    while engine.num_unfinished:
+        finished |= {request.request_id: request.answers for request in engine.step()}
+    stretches = 0
+    for i, prompt in enumerate(prompts):
+        for answer in finished[str(i)]:
+            ends = [*(start for start, _ in answer.versions[1:]), len(answer.token_ids)]
+            for (start, version), end in zip(answer.versions, ends, strict=True):
+                expected = answer_logprobs(models[version], prompt, answer.token_ids)
+                np.testing.assert_allclose(
+                    answer.logprobs[start:end], expected[start:end], atol=EXACT
+                )
+                stretches += 1
+    assert stretches > len(prompts) * 4 * changes / 2  # answers really were cut
+    engine.load_weights(initial_weights, 0)
+
+
+def test_a_withdrawn_request_leaves_the_others_alone(engine, prompts):
+    alone = sample(engine, prompts[1:2], seed=0)
+    for i, prompt in enumerate(prompts[:2]):
+        engine.submit(str(i), prompt, 4, Sampling(1.0, 1.0, 64), seed=0)
+    engine.step()
+    engine.abort(["0", "unknown"])
+    assert engine.num_unfinished == 1
+    finished = []
+    while engine.num_unfinished:
+        finished += engine.step()
+    assert [request.request_id for request in finished] == ["1"]
+    assert ids([finished[0].answers]) == ids(alone)
 
 
 # -- Sampling -----------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def test_the_ratio_is_one_before_the_first_update_at_the_sampling_temperature(ti
     same = batch_of(policy, rows, temperature=0.7, noise=0.0)
     other = batch_of(policy, rows, temperature=1.0, noise=0.0)
     learner = make_learner(tiny_model, lr=0.0, temperature=0.7)
-    fresh = {"weights_versions": np.zeros(len(rows), np.int64)}
+    fresh = {"weights_versions": np.zeros(sum(LENGTHS), np.int64)}
 
     report = update(learner, replace(same, **fresh))
     assert report["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
@@ -165,7 +165,7 @@ def test_the_engine_gap_compares_only_what_the_present_weights_sampled(tiny_mode
     batch = batch_of(policy, random_rows([5, 5]), noise=0.0)
     far = replace(batch, old_logprobs=batch.old_logprobs - np.repeat([0, 1], 5).astype(np.float32))
     learner = make_learner(tiny_model, lr=0.0)
-    versions = np.array([0, -1])
+    versions = np.repeat([0, -1], 5)
     report = update(learner, replace(far, weights_versions=versions))
     assert report["engine_gap_max"] < 1e-4
     assert report["approx_kl"] == pytest.approx(-0.5, abs=1e-4)

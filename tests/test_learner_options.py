@@ -43,7 +43,7 @@ def test_old_logprobs_of_the_learner_make_every_ratio_one(tiny_model, policy, no
     learner = make_learner(
         tiny_model, lr=0.0, old_logprobs="learner", max_tokens_per_microbatch=budget
     )
-    fresh = replace(noisy, weights_versions=np.zeros(len(noisy), np.int64))
+    fresh = replace(noisy, weights_versions=np.zeros(len(noisy.old_logprobs), np.int64))
     report = update(learner, fresh)
     assert report["ratio_mean"] == pytest.approx(1.0, abs=1e-6)
     assert report["approx_kl"] == pytest.approx(0.0, abs=1e-6)

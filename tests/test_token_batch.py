@@ -65,10 +65,12 @@ def test_groups_are_laid_out_in_order_with_prompt_and_answer_of_each():
     assert batch.groups.tolist() == [0, 0, 0, 0, 1, 1]
 
 
-def test_each_answer_keeps_the_version_that_sampled_it():
-    first, second = two_groups()
+def test_each_token_keeps_the_version_that_sampled_it():
+    first, second = two_groups()  # answers of 2, 7, 10, 4 and of 3, 9 tokens
+    cut = replace(second.completions[1], versions=((0, 4), (5, 7)))
+    second = replace(second, completions=(second.completions[0], cut), weights_version=4)
     batch = make_token_batch([replace(first, weights_version=6), second], OFF)
-    assert batch.weights_versions.tolist() == [6, 6, 6, 6, 0, 0]
+    assert batch.weights_versions.tolist() == [6] * 23 + [4] * 3 + [4] * 5 + [7] * 4
 
 
 def test_two_problems_with_the_same_text_stay_two_groups():

@@ -2,7 +2,8 @@
 
 An engine takes requests (one prompt, n answers), is stepped by its owner, and hands back
 each request when all its answers are done. It has no thread of its own: whoever owns it
-decides when it computes, so the same requests in the same order give the same answers.
+decides when it computes. Every answer has a random stream of its own: what else runs beside it,
+and on which runner, does not change it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rllib_dapo.types import FinishReason, FloatArray, IntArray
+import numpy as np
+
+from rllib_dapo.types import FinishReason, FloatArray, IntArray, VersionStarts
 
 CAUSAL_LM_PREFIX = "causal_lm."
 """Prefix of the language model's parameters in the RLModule's state; an engine knows the
@@ -33,6 +36,12 @@ class Sampling:
     max_tokens: int
 
 
+def stream_seed(*entropy: int) -> int:
+    """A seed for `InferenceEngine.submit`: no two inputs share a stream with any n answers."""
+    (word,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+    return int(word >> np.uint64(2))  # so that seed plus n stays in 63 bits
+
+
 @dataclass(frozen=True, slots=True)
 class SampledAnswer:
     """One answer as the engine sampled it.
@@ -41,11 +50,13 @@ class SampledAnswer:
         token_ids: int64[T], the closing EOS included when one was sampled.
         logprobs: float32[T], nats, of the distribution sampled from.
         finish_reason: see `FinishReason`.
+        versions: which weights sampled which tokens, see `VersionStarts`.
     """
 
     token_ids: IntArray
     logprobs: FloatArray
     finish_reason: FinishReason
+    versions: VersionStarts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +73,21 @@ class InferenceEngine(Protocol):
     weights_version: int
     """Version of the weights that serve; 0 are the weights the engine started with."""
 
-    def submit(self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling) -> None:
-        """Queue a request for n answers to one prompt."""
+    capacity: int
+    """Answers that it computes at once; more wait in its queue."""
+
+    def submit(
+        self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling, *, seed: int
+    ) -> None:
+        """Queue a request for n answers to one prompt.
+
+        Args:
+            request_id: comes back with the answers; not the id of an unfinished request.
+            prompt: token ids.
+            n: answers, 1 or more.
+            sampling: how to sample.
+            seed: of the random streams: answer i gets that of `seed + i`.
+        """
         ...
 
     def step(self) -> list[FinishedRequest]:
@@ -75,16 +99,19 @@ class InferenceEngine(Protocol):
         """Requests submitted and not yet returned."""
         ...
 
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Withdraw unfinished requests; what they have sampled is lost."""
+        ...
+
     def abort_all(self) -> None:
         """Withdraw every unfinished request."""
         ...
 
-    def seed(self, seed: int) -> None:
-        """Restart the sampler's random stream; call it only while nothing is running."""
-        ...
-
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
         """Replace all weights and forget everything computed with the old ones.
+
+        Unfinished requests go on with the new weights from their next token; what they have
+        sampled stays, and `SampledAnswer.versions` says who sampled what.
 
         Raises:
             EngineError: the weights do not fit; the engine then refuses to sample until a

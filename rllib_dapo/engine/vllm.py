@@ -71,6 +71,7 @@ class VLLMEngine:
         from rllib_dapo.engine import weights
 
         weights.register()
+        on_gpu = torch.cuda.is_available()
         arguments: dict[str, Any] = {
             "model": model,
             "dtype": dtype,
@@ -82,9 +83,16 @@ class VLLMEngine:
             # Ignore generation_config.json: no top-k or repetition penalty slips in.
             "generation_config": "vllm",
             "weight_transfer_config": WeightTransferConfig(backend=weights.BACKEND),
-            "enforce_eager": not torch.cuda.is_available(),
+            "enforce_eager": not on_gpu,
             "disable_log_stats": True,
         }
+        if not on_gpu:
+            # A prompt cut into chunks winds the request's random stream back, which
+            # generators of the CPU cannot.
+            arguments |= {
+                "enable_chunked_prefill": False,
+                "max_num_batched_tokens": max(4096, max_model_len),
+            }
         try:
             self._llm = vllm.LLM(**{**arguments, **(engine_kwargs or {})})
         except (TypeError, ValueError) as error:
@@ -99,9 +107,17 @@ class VLLMEngine:
         self._weights_complete = True
         self._shapes: dict[str, tuple[int, ...]] | None = None  # of a complete set, by name
         self.weights_version = 0
+        self._engine.set_weight_version("0")
+        self.capacity = int(self._engine.vllm_config.scheduler_config.max_num_seqs)
 
-    def submit(self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling) -> None:
-        """Queue a request for n answers to one prompt."""
+    def submit(
+        self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling, *, seed: int
+    ) -> None:
+        """Queue a request for n answers to one prompt.
+
+        Raises:
+            EngineError: the last weight update failed.
+        """
         if not self._weights_complete:
             raise EngineError(
                 "the last weight update did not finish, so the engine's weights are a mixture; "
@@ -115,6 +131,7 @@ class VLLMEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             max_tokens=sampling.max_tokens,
+            seed=seed,  # vLLM gives answer i the seed + i
             stop_token_ids=self._stop_token_ids,
             logprobs=0,  # of the sampled token, nothing more
             flat_logprobs=True,
@@ -141,22 +158,17 @@ class VLLMEngine:
         """Requests submitted and not yet returned."""
         return len(self._unfinished)
 
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """Withdraw unfinished requests; others are passed over."""
+        known = [request_id for request_id in request_ids if request_id in self._unfinished]
+        self._engine.abort_request(known)
+        self._unfinished.difference_update(known)
+
     def abort_all(self) -> None:
         """Withdraw every unfinished request."""
-        self._engine.abort_request(sorted(self._unfinished))
-        self._unfinished.clear()
+        self.abort(sorted(self._unfinished))
         while self._engine.has_unfinished_requests():
             self._engine.step()
-
-    def seed(self, seed: int) -> None:
-        """Restart the sampler's random stream.
-
-        The whole engine is seeded, not the single request: per-request generators make
-        vLLM's CPU build fail.
-        """
-        import torch
-
-        torch.manual_seed(seed)
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
         """Replace all weights by vLLM's update protocol and drop the prefix cache.
@@ -166,11 +178,6 @@ class VLLMEngine:
                 sent, `lm_head.weight` too where embeddings are tied: vLLM keeps its own.
             version: what to call these weights.
         """
-        if self._unfinished:
-            raise EngineError(
-                f"{self.num_unfinished} requests are running: weights change between requests, "
-                "never within one; collect or abort them first"
-            )
         tensors = [
             (name.removeprefix(CAUSAL_LM_PREFIX), _tensor(value)) for name, value in weights.items()
         ]
@@ -186,7 +193,8 @@ class VLLMEngine:
                 f"weights of version {version} do not fit the engine's model: {error}. Does "
                 "`model` name the same model for engine and learner?"
             ) from error
-        self._llm.reset_prefix_cache()
+        # Unfinished requests compute their keys and values anew, with the new weights.
+        self._llm.reset_prefix_cache(reset_running_requests=True)
         self._shapes = shapes
         self._weights_complete = True
         self.weights_version = version
@@ -227,7 +235,10 @@ def _answer(output: CompletionOutput) -> SampledAnswer:
     # One entry per position: the sampled token's own.
     logprobs = np.fromiter(output.logprobs.logprobs, dtype=np.float32)
     reason = _FINISH_REASONS.get(output.finish_reason, "abort")
-    return SampledAnswer(token_ids, logprobs, reason)
+    spans = output.weight_versions or ()
+    return SampledAnswer(
+        token_ids, logprobs, reason, tuple((span.start, int(span.version)) for span in spans)
+    )
 
 
 def _tensor(value: Any) -> Any:

@@ -37,7 +37,7 @@ def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
         advantages=batch.advantages[picked],
         loss_mask=batch.loss_mask[picked],
         groups=batch.groups[picked],
-        weights_versions=batch.weights_versions[picked],
+        weights_versions=batch.weights_versions[tokens],
         importance_weights=batch.importance_weights[tokens],
         reference_logprobs=batch.reference_logprobs[tokens],
     )

@@ -72,6 +72,7 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
     ]
     sizes = [len(g.completions) for g in groups]
     truncated = np.array([c.truncated for c in completions], dtype=np.bool_)
+    versions = [c.token_versions(g.weights_version) for g in groups for c in g.completions]
     old_logprobs = np.concatenate([c.logprobs for c in completions]).astype(np.float32)
     return TokenBatch(
         token_ids=np.concatenate(pieces).astype(np.int64),
@@ -81,7 +82,7 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
         advantages=np.concatenate(advantages).astype(np.float32),
         loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
         groups=np.repeat(np.arange(len(groups)), sizes),
-        weights_versions=np.repeat([g.weights_version for g in groups], sizes),
+        weights_versions=np.concatenate(versions),
         importance_weights=np.ones_like(old_logprobs),
         reference_logprobs=np.zeros_like(old_logprobs),
     )

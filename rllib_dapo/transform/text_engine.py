@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rllib_dapo.data.prompts import PromptRenderer, PromptTooLong
-from rllib_dapo.engine.base import InferenceEngine, Sampling
+from rllib_dapo.engine.base import InferenceEngine, Sampling, stream_seed
 from rllib_dapo.engine.vllm import VLLMEngine
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model import load_tokenizer, model_facts
@@ -28,15 +28,24 @@ class EngineTexts:
         renderer: makes token ids of a user's text, by the chat template where there is one.
         tokenizer: makes texts of the answers.
         max_length: longest prompt plus answer, in tokens.
+        seed: of the random streams.
     """
 
     def __init__(
-        self, engine: InferenceEngine, renderer: PromptRenderer, tokenizer: object, max_length: int
+        self,
+        engine: InferenceEngine,
+        renderer: PromptRenderer,
+        tokenizer: object,
+        max_length: int,
+        *,
+        seed: int = 0,
     ) -> None:
         self._engine = engine
         self._renderer = renderer
         self._tokenizer = tokenizer
         self._max_length = max_length
+        self._seed = seed
+        self._asked = 0
 
     def generate(self, prompts: Sequence[str], n: int, sampling: Sampling) -> list[list[str]]:
         """`n` answers to each prompt, in order; none to a prompt that is too long."""
@@ -47,7 +56,9 @@ class EngineTexts:
             except PromptTooLong:
                 continue
             if len(token_ids) + sampling.max_tokens <= self._max_length:
-                self._engine.submit(str(number), token_ids, n, sampling)
+                seed = stream_seed(self._seed, self._asked)
+                self._asked += 1
+                self._engine.submit(str(number), token_ids, n, sampling, seed=seed)
         while self._engine.num_unfinished:
             for request in self._engine.step():
                 texts[int(request.request_id)] = [
@@ -91,4 +102,5 @@ def vllm_texts(
         seed=seed,
         trust_remote_code=trust_remote_code,
     )
-    return EngineTexts(engine, PromptRenderer(tokenizer, template="plain"), tokenizer, max_length)
+    renderer = PromptRenderer(tokenizer, template="plain")
+    return EngineTexts(engine, renderer, tokenizer, max_length, seed=seed)
