@@ -174,7 +174,9 @@ class OneTokenAtATime:
     def __init__(self) -> None:
         self.queue: list[tuple[str, Sequence[int], int]] = []
 
-    def submit(self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling) -> None:
+    def submit(
+        self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling, *, seed: int
+    ) -> None:
         self.queue.append((request_id, prompt, n))
 
     @property
