@@ -1,95 +1,57 @@
 """Dynamic sampling: ask until N groups carry a signal (§3.2 and Eq. 11 of DAPO).
 
-Control flow only, no Ray and no engine:
+Control flow only, no Ray and no engine. There are no rounds: problems are asked for as soon
+as the groups that came back show that more are needed, while others are still answered.
 
-    sampler = DynamicSampler(wanted=512)
-    while count := sampler.next_request():      # one round
-        for group in sample(count):             # any order
+    sampler = DynamicSampler(wanted=512, max_problems=30 * 512)
+    while not sampler.done:
+        if count := sampler.demand():
+            refs = problems.take(count)
+            sampler.expect(refs)
+            ask(refs)
+        for group in arrived():                 # any order
             sampler.add(group)
     groups, surplus = sampler.result()
 
-A batch is filled in the order of the problem stream, not in the order in which groups
-finish: otherwise problems with short answers would be preferred. Therefore a round ends
-when all of its groups are in.
+Groups arrive in an order that depends on timing; what is asked for and what is trained on
+must not, or no run could be repeated, and problems with short answers would be preferred. So
+with `order="problem"` the sampler looks only at the *resolved prefix*: the asked problems in
+the order of their positions, as far as all of them are resolved. They join it one by one, and
+with each one the number of problems to have asked for is computed anew:
+
+    target = max(target, prefix + problems_needed(N - kept in prefix, rate(prefix), margin))
+
+The batch is full when the prefix holds N kept groups, the carried ones before it included,
+and these are the batch. So the problems asked, the batch, and once everything asked is
+finished also the surplus, follow from the problems and their answers alone. The price: one
+long answer at the front holds back what is asked next.
+
+With `order="completion"` the groups are looked at as they arrive. Nothing waits for a long
+answer, and nothing can be repeated exactly.
+
+In both, no group is lost: every problem asked for ends in the batch, in the surplus, in the
+counts of what was dropped, or is `outstanding`.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-import numpy as np
-
 from rllib_dapo.choices import AtLimit
-from rllib_dapo.errors import SamplingError, SettingError
-from rllib_dapo.types import Group
+from rllib_dapo.errors import SamplingError, refuse
+from rllib_dapo.sampling.batch_progress import Progress, shortfall
+from rllib_dapo.sampling.demand import KeepRate, problems_needed
+from rllib_dapo.sampling.verdicts import REMEDIES, Verdict, classify
+from rllib_dapo.types import Group, ProblemRef
 
-Verdict = Literal["kept", "all_correct", "all_wrong", "equal_scores", "failed"]
-"""Why a group is kept or dropped; `equal_scores`: right and wrong answers have one score, or
-other components make their rewards equal."""
+FillOrder = Literal["problem", "completion"]
+"""Which kept groups fill the batch: the first by position, or the first to arrive."""
 
-# A round never assumes that less than one group in 20 is kept, nor asks for more than 4
-# batches at once: without a first kept group the observed rate is 0, and 1/0 is no request.
-_LOWEST_KEEP_RATE = 0.05
-_LARGEST_REQUEST = 4
-
-_REMEDIES: dict[str, str] = {
-    "all_wrong": "the problems are too hard for this model: take easier ones or a larger group",
-    "all_correct": "the problems are too easy for this model: take harder ones",
-    "equal_scores": "right and wrong answers get one reward: mend the environment's, or lower the "
-    "weights of the reward functions",
-    "failed": "the environment or a reward function could not score the groups: mend it",
-}
-
-
-def classify(group: Group) -> Verdict:
-    """Whether a group carries a signal, by the environment's scores, *before* any shaping.
-
-    Its answers must differ in score, compared exactly: a standard deviation of equal
-    numbers need not be 0 in floating point. With one score for right and one for wrong
-    answers this is Eq. 11's 0 < #correct < G, whatever the two scores are. However much
-    other components of the reward differ, they make no signal of equal scores; but where
-    they cancel different ones, so that the rewards are equal, there is none to train on.
-
-    `failed`: the group has a `failure`, no answers, an aborted one, or a reward that is
-    missing, NaN or infinite; one bad reward makes the other answers incomparable.
-    """
-    scores, rewards = group.scores, group.rewards
-    aborted = any(c.finish_reason == "abort" for c in group.completions)
-    if group.failure is not None or aborted or not len(scores) or not np.isfinite(rewards).all():
-        return "failed"
-    if scores.max() != scores.min():
-        return "kept" if rewards.max() != rewards.min() else "equal_scores"
-    correct = [c.correct for c in group.completions]
-    if all(correct):
-        return "all_correct"
-    return "equal_scores" if any(correct) else "all_wrong"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a batch is, for progress bars and metrics.
-
-    Attributes:
-        kept: groups kept so far (can exceed `wanted`).
-        wanted: groups of a full batch, N.
-        dropped: groups dropped so far, by verdict.
-        carried: groups among the kept that came over from the previous batch.
-        samples: groups sampled so far, kept or dropped; the carried ones are not in it.
-        rounds: rounds begun.
-        max_rounds: rounds allowed.
-    """
-
-    kept: int
-    wanted: int
-    dropped: dict[str, int]
-    carried: int
-    samples: int
-    rounds: int
-    max_rounds: int
+# At most so many batches of problems ahead of the groups looked at. An estimate far too low
+# then costs a bounded surplus, and engines have more than enough waiting for them.
+_LARGEST_LEAD = 4
 
 
 class DynamicSampler:
@@ -97,43 +59,164 @@ class DynamicSampler:
 
     Args:
         wanted: N, groups of a full batch.
-        enabled: False keeps groups without signal too, so that one round of exactly N
-            groups is enough. Failed groups are replaced in either case.
-        max_rounds: how many rounds may be asked for.
-        at_limit: what `result` does when they did not suffice: `error` raises,
+        max_problems: how many problems may be asked for; at least N.
+        enabled: False keeps groups without signal too, so that exactly N problems are
+            enough. Failed groups are replaced in either case.
+        at_limit: what `result` does when `max_problems` did not suffice: `error` raises,
             `train_on_partial` hands out the groups there are, `skip` hands out none.
-        keep_rate: share of groups that the previous batch kept (`keep_rate` of its
-            sampler); the first round asks for N / keep_rate. None: for N.
+        keep_rate: the estimate from earlier batches; None: there is none. It is only read:
+            teach it `observed` when the batch is done.
+        order: see the module.
+        margin: standard deviations of safety in what is asked for. More of them mean less
+            waiting for a second request, and more surplus; 0 where surplus is thrown away.
+
+    Raises:
+        SettingError: the sampler could never fill a batch.
     """
 
     def __init__(
         self,
         wanted: int,
         *,
+        max_problems: int,
         enabled: bool = True,
-        max_rounds: int = 10,
         at_limit: AtLimit = "error",
-        keep_rate: float | None = None,
+        keep_rate: KeepRate | None = None,
+        order: FillOrder = "problem",
+        margin: float = 1.0,
     ) -> None:
-        _check(wanted, max_rounds, at_limit)
+        _check(wanted, max_problems, at_limit)
         self.wanted = wanted
+        self.max_problems = max_problems
         self.enabled = enabled
-        self.max_rounds = max_rounds
         self.at_limit = at_limit
-        self.rounds = 0
+        self.order = order
+        self.margin = margin
         self.duplicates = 0
-        self._previous_keep_rate = 1.0 if keep_rate is None else keep_rate
-        self._outstanding = 0
-        self._carried = 0
-        self._counts: Counter[str] = Counter()
+        self._keep_rate = KeepRate(wanted) if keep_rate is None else keep_rate
+        self._asked: list[int] = []  # positions, in problem order
+        self._asked_newly = 0
+        self._target = 0  # of len(self._asked)
+        self._outstanding: dict[int, ProblemRef] = {}
         self._verdicts: dict[int, Verdict] = {}
+        self._counts: Counter[str] = Counter()
         self._kept: dict[int, Group] = {}
+        self._carried = 0
+        self._prefix = 0  # how many of them are resolved without a gap; unused by "completion"
+        self._seen = 0  # resolved problems looked at until the batch was full
+        self._chosen: list[int] = []  # positions of the kept ones among them, and the carried
         self._last_failure: str | None = None
 
+    # -- Asking ------------------------------------------------------------------------------
+
+    def carry_over(self, groups: Iterable[Group]) -> None:
+        """Take in groups left over by earlier batches, before anything else.
+
+        They are used first. Their verdicts were counted in their own batch.
+        """
+        for group in sorted(groups, key=lambda group: group.ref.position):
+            self._verdicts[group.ref.position] = "kept"
+            self._kept[group.ref.position] = group
+            self._chosen.append(group.ref.position)
+        self._carried = len(self._chosen)
+
+    def expect(self, refs: Iterable[ProblemRef], *, earlier: bool = False) -> None:
+        """Note which problems are being asked; one that is known already stays as it is.
+
+        Args:
+            refs: the problems, at later positions than those noted before.
+            earlier: they were asked in an earlier batch and are still under way: the limit
+                does not count them. Note these before the first new one.
+
+        Raises:
+            SamplingError: a problem comes before one that the batch has looked at already.
+        """
+        for ref in refs:
+            if ref.position in self._verdicts or ref.position in self._outstanding:
+                continue
+            if self._prefix and ref.position < self._asked[self._prefix - 1]:
+                raise SamplingError(
+                    f"problem {ref.position} was noted too late: the batch is already past it; "
+                    "note problems in the order of their positions, unfinished ones first"
+                )
+            self._outstanding[ref.position] = ref
+            self._asked.append(ref.position)
+            self._asked_newly += not earlier
+        self._asked.sort()
+
+    def demand(self) -> int:
+        """How many further problems to ask for now; 0: none."""
+        if self.full:
+            return 0
+        self._raise_target()
+        allowed = self.max_problems - self._asked_newly
+        return max(0, min(self._target - len(self._asked), allowed))
+
+    # -- Answers -----------------------------------------------------------------------------
+
+    def add(self, group: Group) -> Verdict | None:
+        """Take in a group and say what becomes of it; also after the batch is full.
+
+        Returns:
+            The verdict. None: the group is ignored and counted in `duplicates`, because its
+            problem is resolved or was never noted. A problem asked again because its runner
+            seemed dead may come back twice, the second time after its batch is over.
+        """
+        position = group.ref.position
+        if self._outstanding.pop(position, None) is None:
+            self.duplicates += 1
+            return None
+        self._raise_target()  # of what was looked at so far, should no one have asked
+        verdict = classify(group)
+        self._verdicts[position] = verdict
+        self._counts[verdict] += 1
+        if verdict == "failed":
+            self._last_failure = group.failure or self._last_failure
+        elif verdict == "kept" or not self.enabled:
+            self._kept[position] = group
+        for ready in [position] if self.order == "completion" else self._joining():
+            self._look_at(ready)
+        return verdict
+
+    def _joining(self) -> Iterator[int]:
+        """Positions that join the resolved prefix now, in order."""
+        while self._prefix < len(self._asked) and self._asked[self._prefix] in self._verdicts:
+            self._prefix += 1
+            yield self._asked[self._prefix - 1]
+
+    def _look_at(self, position: int) -> None:
+        """Let one resolved problem count for the batch and for what is asked."""
+        if not self.full:
+            self._seen += 1
+            if position in self._kept:
+                self._chosen.append(position)
+            self._raise_target()
+
+    def _raise_target(self) -> None:
+        """How many problems should have been asked for, by what was looked at."""
+        missing = self.wanted - len(self._chosen)
+        needed = missing
+        if self.enabled:
+            needed = problems_needed(missing, self.rate, self.margin)
+            needed = min(needed, _LARGEST_LEAD * self.wanted)
+        self._target = max(self._target, self._seen + needed)
+
+    # -- State -------------------------------------------------------------------------------
+
     @property
-    def samples(self) -> int:
-        """Groups sampled so far, kept or dropped; carried ones were sampled before."""
-        return self._counts.total()
+    def full(self) -> bool:
+        """True when the batch is complete; what arrives from then on is surplus."""
+        return len(self._chosen) >= self.wanted
+
+    @property
+    def done(self) -> bool:
+        """True when the batch is full, or the limit is reached and nothing is under way."""
+        return self.full or not (self._outstanding or self.demand())
+
+    @property
+    def outstanding(self) -> tuple[ProblemRef, ...]:
+        """Problems asked for and not resolved, in problem order."""
+        return tuple(self._outstanding[position] for position in sorted(self._outstanding))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -141,14 +224,18 @@ class DynamicSampler:
         return dict(self._counts)
 
     @property
-    def full(self) -> bool:
-        """True when N groups are kept and the round is complete."""
-        return len(self._kept) >= self.wanted and self._outstanding == 0
+    def observed(self) -> tuple[int, int]:
+        """(kept, sampled) groups of those looked at, carried ones left out.
+
+        What arrives after the batch is full is not among them: in `order="problem"` this
+        does not depend on timing either.
+        """
+        return len(self._chosen) - self._carried, self._seen
 
     @property
-    def keep_rate(self) -> float | None:
-        """Share of the sampled groups that was kept, for the next batch's sampler."""
-        return (len(self._kept) - self._carried) / self.samples if self.samples else None
+    def rate(self) -> float:
+        """Share of groups that are kept: the earlier estimate and `observed` together."""
+        return self._keep_rate.rate(*self.observed)
 
     @property
     def progress(self) -> Progress:
@@ -158,110 +245,54 @@ class DynamicSampler:
             wanted=self.wanted,
             dropped=self._dropped(),
             carried=self._carried,
-            samples=self.samples,
-            rounds=self.rounds,
-            max_rounds=self.max_rounds,
+            asked=self._asked_newly,
+            resolved=self._counts.total(),
+            under_way=len(self._outstanding),
+            limit=self.max_problems,
         )
 
-    def next_request(self) -> int:
-        """Begin a round: how many further problems to ask for; 0 when there is no more.
-
-        As many as should fill the batch at the keep rate seen so far: ⌈missing / rate⌉.
-
-        Raises:
-            SamplingError: groups of the last round are still missing.
-        """
-        if self._outstanding:
-            raise SamplingError(
-                f"round {self.rounds} of dynamic sampling is not over: {self._outstanding} of its "
-                "groups were never added; add every group, a lost one with its `failure` set"
-            )
-        if self.full or self.rounds >= self.max_rounds:
-            return 0
-        missing = self.wanted - len(self._kept)
-        if self.enabled:
-            observed = self.keep_rate if self.keep_rate is not None else self._previous_keep_rate
-            needed = math.ceil(missing / max(observed, _LOWEST_KEEP_RATE))
-            missing = min(needed, _LARGEST_REQUEST * self.wanted)
-        self.rounds += 1
-        self._outstanding = missing
-        return missing
-
-    def carry_over(self, groups: Iterable[Group]) -> None:
-        """Take in the previous batch's surplus. Its verdicts were counted there."""
-        for group in groups:
-            self._verdicts[group.ref.position] = "kept"
-            self._kept[group.ref.position] = group
-        self._carried = len(self._kept)
-
-    def add(self, group: Group) -> Verdict:
-        """Take in one group of the round and say what becomes of it.
-
-        A second answer to one position is ignored and counted in `duplicates`: a problem
-        asked again because its runner seemed dead may come back twice. Only a failed
-        group may be followed by another try at its position.
-        """
-        position = group.ref.position
-        if self._verdicts.get(position, "failed") != "failed":
-            self.duplicates += 1
-            return self._verdicts[position]
-        verdict = classify(group)
-        self._verdicts[position] = verdict
-        self._counts[verdict] += 1
-        self._outstanding = max(0, self._outstanding - 1)
-        if verdict == "failed":
-            self._last_failure = group.failure or self._last_failure
-        elif verdict == "kept" or not self.enabled:
-            self._kept[position] = group
-        return verdict
+    # -- The batch ---------------------------------------------------------------------------
 
     def result(self) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-        """The batch, and the kept groups that are not in it, both in problem order.
+        """The batch, which no longer changes, and the `surplus`; both in problem order.
 
         Raises:
-            SamplingError: the batch is not full, and `at_limit` is `error`.
+            SamplingError: the batch is not full, and `at_limit` is `error`; or it is not done.
         """
-        groups = tuple(self._kept[position] for position in sorted(self._kept))
-        if len(groups) >= self.wanted:
-            return groups[: self.wanted], groups[self.wanted :]
-        if self.at_limit == "error":
-            raise SamplingError(self._explain())
-        return (groups, ()) if self.at_limit == "train_on_partial" else ((), groups)
+        if not self.done:
+            raise SamplingError(
+                f"the batch is not done: {len(self._chosen)} of {self.wanted} groups are there, "
+                f"{len(self._outstanding)} problems under way and {self.demand()} to be asked for"
+            )
+        if not self.full and self.at_limit == "error":
+            raise SamplingError(shortfall(self.progress, self._last_failure))
+        return self._in_order(self._batch()), self.surplus()
+
+    def surplus(self) -> tuple[Group, ...]:
+        """The kept groups that are in no batch so far, in problem order."""
+        return self._in_order(self._kept.keys() - self._batch())
+
+    def _batch(self) -> set[int]:
+        """Positions of the batch's groups; none before it is done."""
+        if self.full or (self.done and self.at_limit == "train_on_partial"):
+            return set(self._chosen[: self.wanted])
+        return set()
+
+    def _in_order(self, positions: Iterable[int]) -> tuple[Group, ...]:
+        return tuple(self._kept[position] for position in sorted(positions))
 
     def _dropped(self) -> dict[str, int]:
         """Counts of what was really dropped."""
-        if not self.enabled:
-            return {"failed": self._counts["failed"]}
-        return {verdict: self._counts[verdict] for verdict in _REMEDIES}
-
-    def _explain(self) -> str:
-        """Counts by reason, the remedy for the commonest, and the settings to change."""
-        dropped = self._dropped()
-        reasons = ", ".join(f"{count} {verdict}" for verdict, count in dropped.items())
-        commonest = max(dropped, key=lambda verdict: dropped[verdict])
-        remedy = f" Mostly {commonest}: {_REMEDIES[commonest]}." if dropped[commonest] else ""
-        failure = f" Last failure: {self._last_failure}." if self._last_failure else ""
-        return (
-            f"dynamic sampling kept {len(self._kept)} of {self.wanted} groups in {self.rounds} "
-            f"rounds (max_sampling_rounds={self.max_rounds}); of {self.samples} groups sampled it "
-            f"dropped {reasons}.{remedy}{failure} Or raise max_sampling_rounds, lower "
-            "groups_per_batch, or set at_sampling_limit to 'train_on_partial' or 'skip'."
-        )
+        reasons = REMEDIES if self.enabled else ("failed",)
+        return {verdict: self._counts[verdict] for verdict in reasons}
 
 
-def _check(wanted: int, max_rounds: int, at_limit: str) -> None:
+def _check(wanted: int, max_problems: int, at_limit: str) -> None:
     """Refuse a sampler that could never fill a batch."""
     if wanted < 1:
-        raise SettingError(
-            f"groups_per_batch={wanted}: a batch needs at least 1 group", "groups_per_batch"
-        )
-    if max_rounds < 1:
-        raise SettingError(
-            f"max_sampling_rounds={max_rounds}: at least 1 round is needed to sample anything",
-            "max_sampling_rounds",
-        )
+        refuse("groups_per_batch", wanted, "a batch needs at least 1 group")
+    if max_problems < wanted:
+        rounds = max_problems / wanted
+        refuse("max_sampling_rounds", rounds, "at least 1 is needed to ask for a batch's problems")
     if at_limit not in ("error", "train_on_partial", "skip"):
-        raise SettingError(
-            f"at_sampling_limit={at_limit!r} is unknown: use 'error', 'train_on_partial' or 'skip'",
-            "at_sampling_limit",
-        )
+        refuse("at_sampling_limit", at_limit, "use 'error', 'train_on_partial' or 'skip'")
