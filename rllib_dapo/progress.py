@@ -13,14 +13,16 @@ from types import TracebackType
 from typing import Any
 
 from rllib_dapo.choices import ProgressMode
-from rllib_dapo.sampling.dynamic import Progress
+from rllib_dapo.sampling.batch_progress import Progress
 
 FILE_NAME = "progress.txt"
 _SECONDS_BETWEEN_WRITES = 0.5
 _REASONS = {
-    "all_correct": "all right",
     "all_wrong": "all wrong",
+    "all_correct": "all right",
     "equal_scores": "equal scores",
+    "truncated": "all cut",
+    "ungraded": "not graded in time",
     "failed": "failed",
 }
 
@@ -28,7 +30,7 @@ _REASONS = {
 def describe(progress: Progress) -> str:
     """What was dropped and why: `round 2/10, dropped 9 (2 all wrong, 7 all right)`."""
     dropped = {reason: n for reason, n in progress.dropped.items() if n}
-    text = f"round {progress.rounds}/{progress.max_rounds}"
+    text = f"{progress.under_way} under way"
     if dropped:
         parts = ", ".join(f"{n} {_REASONS[reason]}" for reason, n in dropped.items())
         text += f", dropped {sum(dropped.values())} ({parts})"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from rllib_dapo.metrics import COMPONENTS, DATASETS
 from rllib_dapo.reward_functions.calls import FailureReason
+from rllib_dapo.sampling.batch_progress import Progress
 from rllib_dapo.sampling.token_batch import RewardShaping, length_penalties
 from rllib_dapo.types import Completion, Group
 
@@ -78,7 +79,7 @@ def batch_metrics(
     shaping: RewardShaping,
     components: Sequence[str] = (),
 ) -> dict[str, float]:
-    """What sampling one batch took, and what is in it.
+    """What was sampled for one batch, and what is in it.
 
     Args:
         sampled: the groups sampled in this iteration, kept or dropped.
@@ -105,7 +106,36 @@ def batch_metrics(
         "groups_sampled": float(len(sampled)),
         "groups_all_correct_share": counts.get("all_correct", 0) / scored,
         "groups_all_wrong_share": counts.get("all_wrong", 0) / scored,
+        "groups_truncated_share": counts.get("truncated", 0) / scored,
+        "groups_ungraded_share": counts.get("ungraded", 0) / scored,
         "groups_failed": float(counts.get("failed", 0)),
+    }
+
+
+def demand_metrics(
+    progress: Progress,
+    batch: Sequence[Group],
+    *,
+    surplus: int,
+    expired: int,
+    keep_rate: float,
+) -> dict[str, float]:
+    """What was asked for, and what comes from other batches or goes into them.
+
+    Args:
+        progress: of the batch, when its sampling is over.
+        batch: the groups to be trained on.
+        surplus: kept groups that are not in it (`DynamicSampler.surplus`).
+        expired: left-over groups that were too old for it (`Leftovers.expired`).
+        keep_rate: the estimate of the share of groups kept, this batch included.
+    """
+    return {
+        "groups_asked": float(progress.asked),
+        "groups_under_way": float(progress.under_way),
+        "groups_reused": float(min(progress.carried, len(batch))),  # they are used first
+        "groups_surplus": float(surplus),
+        "groups_expired": float(expired),
+        "keep_rate": keep_rate,
     }
 
 
