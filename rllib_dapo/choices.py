@@ -33,5 +33,8 @@ ComputeDtype = Literal["float32", "bfloat16"]
 LearningRateSchedule = Literal["constant", "cosine"]
 """What the learning rate does after its warm-up."""
 
+UnfinishedGroups = Literal["finish", "abort", "continue"]
+"""What becomes of problems still being answered when a batch is full."""
+
 ChatMode = Literal["auto", "always", "never"]
 ProgressMode = Literal["auto", "on", "off"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import ray
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.core import COMPONENT_LEARNER_GROUP
-from ray.rllib.utils.metrics import LEARNER_RESULTS
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
+from ray.rllib.utils.metrics import LEARNER_RESULTS, WEIGHTS_SEQ_NO
 from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
@@ -20,12 +22,12 @@ from rllib_dapo.problem_source import ProblemSource
 from rllib_dapo.progress import RolloutProgress
 from rllib_dapo.reward_functions.composition import component_names
 from rllib_dapo.rl_batch import to_multi_agent_batch
-from rllib_dapo.rollout_metrics import batch_metrics, evaluation_metrics
+from rllib_dapo.rollout_metrics import batch_metrics, demand_metrics, evaluation_metrics
+from rllib_dapo.rollouts import RolloutBatch, Rollouts
+from rllib_dapo.runner_calls import LOCAL, LocalCalls, RemoteCalls
 from rllib_dapo.runner_pool import RunnerPool
-from rllib_dapo.sampling.dynamic import DynamicSampler
 from rllib_dapo.sampling.token_batch import RewardShaping, make_token_batch
-from rllib_dapo.sampling_job import SamplingJob, evaluation_sampling, training_sampling
-from rllib_dapo.types import Group, ProblemRef
+from rllib_dapo.types import Group
 
 _STATE = "dapo"
 
@@ -44,12 +46,17 @@ class DAPO(Algorithm):
         # Where a learner leaves what broke its update.
         self.config.learner_config_dict["failure_dir"] = self.logdir
         super().setup(config)
-        self._pool = RunnerPool(self.env_runner_group)
-        self._surplus: tuple[Group, ...] = ()
-        self._keep_rate: float | None = None
+        group = self.env_runner_group
+        remote = group.num_remote_workers() > 0
+        self._calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
+        self._pool = RunnerPool(
+            self._calls, self.config, seed=self.config.seed or 0, equip=self._equip
+        )
+        self._rollouts = Rollouts(self.config, self._pool, self._problems)
+        self._payload: dict[str, Any] | None = None
         self._samples_lifetime = 0
         self._seconds: dict[str, float] = {}
-        self._pool.sync_weights(self.learner_group)
+        self._sync_weights()
 
     def __repr__(self) -> str:
         """The name; RLlib's own form fails before `setup`, and hides what failed there."""
@@ -58,46 +65,42 @@ class DAPO(Algorithm):
     # -- Algorithm 1 ------------------------------------------------------------------------
 
     def training_step(self) -> None:
-        """One iteration: sample until the batch is full, update, sync."""
+        """One iteration: sample until the batch is full, update, sync.
+
+        With `rollout_lead: 1` the next batch is sampled while the learner works on this one;
+        the engines get the new weights when both are done.
+        """
         self._seconds = dict.fromkeys(("sample_s", "learn_s", "sync_s"), 0.0)
         config = self.config
         if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
             self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
-        groups = self._sample_batch()
-        if groups:
-            self._update(groups)
-            with self._timed("sync_s"):
-                self._pool.sync_weights(self.learner_group)
+        with self._progress(self.iteration + 1) as progress:
+            batch = self._rollouts.next_batch(progress.update)
+        with self._learning(batch.groups):
+            if config.rollout_lead:
+                with self._progress(self.iteration + 2) as progress:
+                    self._rollouts.sample_ahead(progress.update)
+        self._report_rollout(batch)
+        if batch.groups:
+            self._sync_weights()
         self._report(metrics.TIME, self._seconds)
 
-    def _sample_batch(self) -> tuple[Group, ...]:
-        """Dynamic sampling: ask for new problems until N groups carry a signal."""
-        sampler = self._make_sampler()
-        sampled: list[Group] = []
-        progress = RolloutProgress(
-            sampler.wanted, self.iteration + 1, self.config.progress, self.logdir
-        )
-        with progress, self._timed("sample_s"):
-            while count := sampler.next_request():
-                progress.update(sampler.progress)  # before the first group is done
-                for group in self._pool.sample(self._job(self._problems.take(count))):
-                    sampler.add(group)
-                    sampled.append(group)
-                    progress.update(sampler.progress)
-        groups, surplus = sampler.result()
-        # One version old is the oldest: what was left over once already is dropped.
-        version = self._pool.weights_version if self.config.reuse_surplus else None
-        self._surplus = tuple(group for group in surplus if group.weights_version == version)
-        self._keep_rate = sampler.keep_rate if sampler.samples else self._keep_rate
-        self._report_rollout(sampler, sampled, groups)
-        return groups
+    @contextmanager
+    def _learning(self, groups: tuple[Group, ...]) -> Iterator[None]:
+        """Update on a batch: beside what is done within, or after it if there is no lead."""
+        if not groups:
+            yield
+        elif not self.config.rollout_lead:
+            yield
+            self._finish_update(self._update(groups))
+        else:
+            with ThreadPoolExecutor(1, thread_name_prefix="learning") as executor:
+                update = executor.submit(self._update, groups)
+                yield
+            self._finish_update(update.result())
 
-    def _update(self, groups: tuple[Group, ...]) -> None:
-        """Minibatch updates of the decoupled-clip objective on the batch.
-
-        Raises:
-            TrainingError: engine and learner have drifted apart.
-        """
+    def _update(self, groups: tuple[Group, ...]) -> Any:
+        """Minibatch updates of the decoupled-clip objective on the batch."""
         batch = make_token_batch(groups, self._shaping)
         settings = {
             "num_epochs": self.config.num_epochs,
@@ -106,34 +109,30 @@ class DAPO(Algorithm):
         with self._timed("learn_s"):
             if self.config.num_learners:
                 shares = split_for_ranks(batch, self.config.num_learners)
-                results = self.learner_group.update(
-                    batches=[to_multi_agent_batch(share) for share in shares], **settings
-                )
-            else:
-                results = self.learner_group.update(batch=to_multi_agent_batch(batch), **settings)
+                batches = [to_multi_agent_batch(share) for share in shares]
+                return self.learner_group.update(batches=batches, **settings)
+            return self.learner_group.update(batch=to_multi_agent_batch(batch), **settings)
+
+    def _finish_update(self, results: Any) -> None:
+        """Take the learners' metrics in.
+
+        Raises:
+            TrainingError: engine and learner have drifted apart.
+        """
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
         self._check_gap()
 
     # -- Parts ------------------------------------------------------------------------------
 
-    def _make_sampler(self) -> DynamicSampler:
-        config = self.config
-        sampler = DynamicSampler(
-            config.groups_per_batch,
-            enabled=config.dynamic_sampling,
-            max_rounds=config.max_sampling_rounds,
-            at_limit=config.at_sampling_limit,
-            keep_rate=self._keep_rate,
-        )
-        sampler.carry_over(self._surplus)
-        return sampler
+    def _sync_weights(self) -> None:
+        """Bring the learner's weights into every engine, and wait until they serve."""
+        with self._timed("sync_s"):
+            self._payload = None
+            self._pool.renew_weights()
 
-    def _job(self, refs: tuple[ProblemRef, ...], *, evaluation: bool = False) -> SamplingJob:
-        """What to ask the runners."""
+    def _progress(self, iteration: int) -> RolloutProgress:
         config = self.config
-        sampling = evaluation_sampling(config) if evaluation else training_sampling(config)
-        size = config.evaluation_samples if evaluation else config.group_size
-        return SamplingJob(refs, size, sampling, config.seed or 0, evaluation)
+        return RolloutProgress(config.groups_per_batch, iteration, config.progress, self.logdir)
 
     @property
     def _shaping(self) -> RewardShaping:
@@ -176,7 +175,7 @@ class DAPO(Algorithm):
         """avg@k and pass@k over the first problems of the evaluation environment."""
         started = time.perf_counter()
         refs = self._problems.evaluation_refs(int(self.config.evaluation_duration))
-        groups = list(self._pool.sample(self._job(refs, evaluation=True)))
+        groups = self._rollouts.answer(refs)
         return evaluation_metrics(groups) | {"evaluate_s": time.perf_counter() - started}
 
     # -- Metrics ----------------------------------------------------------------------------
@@ -186,19 +185,25 @@ class DAPO(Algorithm):
         for key, value in values.items():
             self.metrics.log_value((prefix, *key.split("/")), value, window=1)
 
-    def _report_rollout(
-        self, sampler: DynamicSampler, sampled: list[Group], groups: tuple[Group, ...]
-    ) -> None:
-        components = component_names(self.config)
-        values = batch_metrics(sampled, groups, sampler.counts, self._shaping, components)
+    def _report_rollout(self, batch: RolloutBatch) -> None:
+        names = component_names(self.config)
+        values = batch_metrics(batch.sampled, batch.groups, batch.counts, self._shaping, names)
+        self._seconds["sample_s"] = batch.seconds
         self._samples_lifetime += int(values["num_env_steps_sampled"])
+        values |= demand_metrics(
+            batch.progress,
+            batch.groups,
+            surplus=batch.surplus,
+            expired=batch.expired,
+            keep_rate=batch.keep_rate,
+        )
         values |= {
             "num_env_steps_sampled_lifetime": float(self._samples_lifetime),
-            "tokens_per_s": values["tokens_sampled"] / max(self._seconds["sample_s"], 1e-9),
-            "rounds": float(sampler.rounds),
-            "groups_reused": float(sampler.progress.carried),
+            "tokens_per_s": values["tokens_sampled"] / max(batch.seconds, 1e-9),
+            "engines_busy_share": batch.busy_share,
+            "runners_lost": float(self._pool.lost.total()),
             "problem_stream_position": float(self._problems.position),
-            "skipped_batch": float(not groups),
+            "skipped_batch": float(not batch.groups),
         }
         self._report(metrics.ROLLOUT, values)
 
@@ -223,41 +228,55 @@ class DAPO(Algorithm):
             results[metrics.TIME]["evaluate_s"] = evaluation.pop("evaluate_s", 0.0)
         return results
 
+    # -- Weights ----------------------------------------------------------------------------
+
+    def _equip(self, runners: Sequence[int]) -> Sequence[int]:
+        """Send the learner's weights to some runners; returns those that have them now.
+
+        Raises:
+            EngineError: none of them could take them over.
+        """
+        if self._payload is None:
+            state = self.learner_group.get_state(
+                components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
+            )[COMPONENT_LEARNER]
+            state = {key: state[key] for key in (COMPONENT_RL_MODULE, WEIGHTS_SEQ_NO)}
+            if list(runners) != [LOCAL]:  # one copy in shared memory for all runners of a node
+                state[COMPONENT_RL_MODULE] = ray.put(state[COMPONENT_RL_MODULE])
+            self._payload = state
+        timeout = self.config.runner_timeout_s
+        done = self._calls.call("set_state", runners, timeout, state=self._payload)
+        self._pool.weights_version = int(self._payload[WEIGHTS_SEQ_NO])
+        return done
+
     # -- Runners and state ------------------------------------------------------------------
 
     def restore_env_runners(self, env_runner_group: Any) -> list[int]:
-        """Give restarted runners the current weights."""
-        restored: list[int] = super().restore_env_runners(env_runner_group)
-        if restored:
-            self._pool.sync_weights(self.learner_group)
-        return restored
+        """RLlib's hook: the pool has taken in already what came back; say which."""
+        return self._pool.take_returned()
 
     def get_state(
         self, components: Any = None, *, not_components: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """RLlib's state and ours: the place in the problem stream and the counters."""
+        """RLlib's state and ours: the rollouts' and the counters."""
         state: dict[str, Any] = super().get_state(
             components, not_components=not_components, **kwargs
         )
         if self._check_component(_STATE, components, not_components):
             state[_STATE] = {
-                "problems": self._problems.get_state(),
-                "keep_rate": self._keep_rate,
+                "rollouts": self._rollouts.get_state(),
                 "samples_lifetime": self._samples_lifetime,
-                "surplus": self._surplus,
             }
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
         super().set_state(state)
-        if COMPONENT_LEARNER_GROUP in state:  # RLlib sends the weights but does not wait
-            self._pool.sync_weights(self.learner_group)
         if (own := state.get(_STATE)) is not None:
-            self._problems.set_state(own["problems"])
-            self._keep_rate = own["keep_rate"]
+            self._rollouts.set_state(own["rollouts"])
             self._samples_lifetime = own["samples_lifetime"]
-            self._surplus = own["surplus"]
+        if COMPONENT_LEARNER_GROUP in state:  # RLlib sends the weights but does not wait
+            self._sync_weights()
 
     def save_to_path(self, *args: Any, **kwargs: Any) -> str:
         """RLlib's checkpoint; the learners write theirs themselves."""
@@ -267,4 +286,4 @@ class DAPO(Algorithm):
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """RLlib's restore, then the weights into the engines, whatever their version."""
         super().restore_from_path(path, *args, **kwargs)
-        self._pool.sync_weights(self.learner_group)
+        self._sync_weights()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -23,6 +23,7 @@ from rllib_dapo.choices import (
     ProgressMode,
     RatioLevel,
     RewardFailure,
+    UnfinishedGroups,
 )
 from rllib_dapo.model import model_path
 from rllib_dapo.settings import DAPOSettings, setting_names
@@ -97,7 +98,12 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         dynamic_sampling: bool = NotProvided,
         max_sampling_rounds: int = NotProvided,
         at_sampling_limit: AtLimit = NotProvided,
-        reuse_surplus: bool = NotProvided,
+        unfinished_groups: UnfinishedGroups = NotProvided,
+        max_group_age: int = NotProvided,
+        rollout_lead: Literal[0, 1] = NotProvided,
+        runner_timeout_s: float = NotProvided,
+        runner_restart_timeout_s: float = NotProvided,
+        max_problem_attempts: int = NotProvided,
         soft_overlong_punishment: bool = NotProvided,
         soft_overlong_cache: int = NotProvided,
         overlong_filtering: bool = NotProvided,

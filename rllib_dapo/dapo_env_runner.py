@@ -1,17 +1,13 @@
 """An RLlib EnvRunner with a vLLM engine inside.
 
-It is given references to problems, poses them, has the engine answer each G times, lets
-the environment and the user's reward functions score the answers, and hands back groups as
-they finish. The sampled token ids travel; text is made for scoring only and never tokenised
-again.
+It is given references to problems, poses them, has the engine answer each G times, has the
+answers scored, and hands back groups as they finish.
 """
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import ray
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
@@ -20,26 +16,25 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
+from rllib_dapo.answer_pipeline import AnswerPipeline
 from rllib_dapo.data.stream import ProblemStream
-from rllib_dapo.engine.base import FinishedRequest, InferenceEngine, SampledAnswer
+from rllib_dapo.engine.base import FinishedRequest, InferenceEngine
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
-from rllib_dapo.reflection import count_reflections
-from rllib_dapo.reward_functions.composition import PlayedAnswer, RewardComposer
+from rllib_dapo.reward_functions.composition import RewardComposer
 from rllib_dapo.sampling_job import (
     RunnerReply,
     SamplingJob,
     answer_seed,
     training_sampling,
 )
+from rllib_dapo.text_episodes import TextEpisodes, failed_group
 from rllib_dapo.threads import use_threads
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 if TYPE_CHECKING:
     from rllib_dapo.dapo_config import DAPOConfig
-
-_NO_TOKENS = np.zeros(0, dtype=np.int64)
 
 
 class DAPOEnvRunner(EnvRunner, Checkpointable):
@@ -52,14 +47,18 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._facts = model_facts(
             self.config.language_model, trust_remote_code=self.config.trust_remote_code
         )
-        self._tokenizer = load_tokenizer(
+        tokenizer = load_tokenizer(
             self._facts.path, trust_remote_code=self.config.trust_remote_code
         )
-        self._renderer = make_renderer(self.config)
         self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
+        self._episodes = TextEpisodes(
+            self._environment, make_renderer(self.config), tokenizer, self._rewards
+        )
         self._engine: InferenceEngine | None = None
+        self._pipeline: AnswerPipeline | None = None
+        self._pipeline_engine: InferenceEngine | None = None
         self._open: dict[str, tuple[ProblemRef, Prompt]] = {}
-        self._evaluating = False
+        self._requests = 0
         self._stream: ProblemStream | None = None
         self.make_env()
         if self._has_engine:
@@ -125,11 +124,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         job = SamplingJob(refs, size, training_sampling(self.config), seed=refs[0].seed)
         reply = self.collect(job)
         groups = list(reply.groups)
-        while reply.unfinished:
+        while reply.unfinished and not (reply.error or reply.broken):
             reply = self.collect(None)
             groups += reply.groups
-        if reply.error is not None:
-            raise EngineError(reply.error)
+        if reason := reply.error or reply.broken:
+            raise EngineError(reason)
         return [_as_episode(group, c) for group in groups for c in group.completions]
 
     def get_metrics(self) -> Any:
@@ -142,6 +141,9 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             env.close()
         if self._rewards is not None:
             self._rewards.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -156,8 +158,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         **kwargs: Any,
     ) -> dict[str, Any]:
         """The version of the weights; the weights themselves are the learner's to keep."""
-        version = self._engine.weights_version if self._engine is not None else 0
-        return {WEIGHTS_SEQ_NO: version}
+        return {WEIGHTS_SEQ_NO: self._weights_version}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Take over new weights, if there are some in the state.
@@ -169,7 +170,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         modules = state[COMPONENT_RL_MODULE]
         if isinstance(modules, ray.ObjectRef):  # shared memory: arrays are views of it
             modules = ray.get(modules)
-        self._engine.load_weights(modules[DEFAULT_MODULE_ID], int(state.get(WEIGHTS_SEQ_NO, 0)))
+        weights, version = modules[DEFAULT_MODULE_ID], int(state.get(WEIGHTS_SEQ_NO, 0))
+        self._running_pipeline().between_steps(lambda engine: engine.load_weights(weights, version))
 
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
         """RLlib's hook for checkpoints."""
@@ -178,108 +180,105 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
     # -- Sampling ---------------------------------------------------------------------------
 
     def collect(self, job: SamplingJob | None, *, seconds: float = 1.0) -> RunnerReply:
-        """Begin a job (or go on with the last one) and work on it for a while.
-
-        Work is counted in engine steps, all in this call: a job's answers do not depend on
-        how it is cut into calls.
+        """Take a job's problems on, and return what is finished after a while.
 
         Args:
-            job: new problems; None to go on.
-            seconds: return after so long with what is finished by then.
+            job: more problems; None: there are none.
+            seconds: return after so long at the latest, sooner when something is finished.
         """
         groups: list[Group] = []
         try:
-            engine = self._running_engine()
-            use_threads(self.config.engine_cpu_threads)
+            pipeline = self._running_pipeline()
             if job is not None:
-                groups += self._begin(engine, job)
-            until = time.monotonic() + seconds
-            while engine.num_unfinished:
-                for request in engine.step():
-                    groups.append(self._score(request))  # one by one: a later one may raise
-                if time.monotonic() >= until:  # after a step: a busy machine still gets on
-                    break
-            return RunnerReply(tuple(groups), engine.num_unfinished)
-        except Exception as error:  # noqa: BLE001 - the driver decides; RLlib would sleep and exit
-            return RunnerReply(tuple(groups), 0, f"{type(error).__name__}: {error}")
+                groups += self._begin(pipeline, job)
+            if self._open:
+                groups += pipeline.collect(0.0 if groups else seconds)
+        except EngineError as error:  # the driver decides; RLlib would sleep and exit
+            return self._reply(groups, broken=str(error))
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._reply(groups, error=f"{type(error).__name__}: {error}")
+        return self._reply(groups)
 
-    def _running_engine(self) -> InferenceEngine:
+    def withdraw(self) -> None:
+        """Forget all problems that are not answered yet."""
+        pipeline = self._running_pipeline()
+        requests = list(self._open)
+        pipeline.between_steps(lambda engine: engine.abort(requests))
+        for request_id in requests:
+            self._open.pop(request_id, None)
+
+    def _reply(
+        self, groups: list[Group], *, error: str | None = None, broken: str | None = None
+    ) -> RunnerReply:
+        pipeline, engine = self._pipeline, self._engine
+        if pipeline is None or engine is None:
+            return RunnerReply(tuple(groups), 0, error=error, broken=broken)
+        return RunnerReply(
+            tuple(groups),
+            len(self._open),
+            pipeline.steps,
+            pipeline.busy_s,
+            engine.capacity,
+            error,
+            broken,
+        )
+
+    def _running_pipeline(self) -> AnswerPipeline:
+        """The pipeline; made when first needed, of whichever engine there is then."""
         if self._engine is None:
             raise EngineError("this runner has no engine: the remote runners have them")
-        return self._engine
+        if self._pipeline is None or self._pipeline_engine is not self._engine:
+            self._open.clear()
+            self._pipeline_engine = self._engine
+            self._pipeline = AnswerPipeline(
+                self._engine,
+                self._score,
+                own_threads=self.num_workers > 0,
+                cpu_threads=self.config.engine_cpu_threads,
+            )
+        return self._pipeline
 
-    def _begin(self, engine: InferenceEngine, job: SamplingJob) -> list[Group]:
+    def _begin(self, pipeline: AnswerPipeline, job: SamplingJob) -> list[Group]:
         """Pose a job's problems; returns those that cannot be posed as failed groups."""
-        engine.abort_all()
-        self._open.clear()
-        self._evaluating = job.evaluation
-        failed = []
+        failed, requests = [], []
         for ref in job.refs:
             try:
-                prompt = self._pose(ref)
+                prompt = self._episodes.pose(ref)
             except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
-                failed.append(self._failed(ref, f"{type(error).__name__}: {error}"))
+                failed.append(failed_group(ref, error, self._weights_version))
                 continue
-            request_id = str(ref.position)
+            self._requests += 1
+            request_id = str(self._requests)
             self._open[request_id] = (ref, prompt)
-            engine.submit(
-                request_id,
-                prompt.token_ids.tolist(),
-                job.group_size,
-                job.sampling,
-                seed=answer_seed(job, ref),
-            )
+            requests.append((request_id, prompt.token_ids.tolist(), answer_seed(job, ref)))
+
+        def submit(engine: InferenceEngine) -> None:
+            if job.weights_version not in (None, engine.weights_version):
+                raise EngineError(
+                    f"asked to answer with weights of version {job.weights_version}, but has "
+                    f"version {engine.weights_version}"
+                )
+            for request_id, token_ids, seed in requests:
+                engine.submit(request_id, token_ids, job.group_size, job.sampling, seed=seed)
+
+        pipeline.between_steps(submit)
         return failed
 
-    def _pose(self, ref: ProblemRef) -> Prompt:
-        env = self._evaluation_env if self._evaluating else self.env
-        observation, info = env.reset(seed=ref.seed, options=ref.options)
-        return self._renderer.render(info.get("messages", observation))
-
-    def _failed(self, ref: ProblemRef, reason: str, prompt: Prompt | None = None) -> Group:
-        empty = Prompt(token_ids=_NO_TOKENS, text="") if prompt is None else prompt
-        version = self._engine.weights_version if self._engine is not None else 0
-        return Group(ref, empty, (), version, failure=reason)
-
-    def _score(self, request: FinishedRequest) -> Group:
-        """Let the environment, then the reward functions, score all answers to one problem.
-
-        Evaluation counts right answers only, so the functions are not called there.
-
-        Raises:
-            RewardError: a function failed and `reward_failure` is `error`, or too many hang.
-        """
-        ref, prompt = self._open.pop(request.request_id)
+    def _score(self, request: FinishedRequest) -> Group | None:
+        known = self._open.get(request.request_id)
+        if known is None:  # withdrawn
+            return None
         try:
-            played = [self._play(ref, answer) for answer in request.answers]
-        except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
-            return self._failed(ref, f"{type(error).__name__}: {error}", prompt)
-        version = self._running_engine().weights_version
-        if self._rewards is None or self._evaluating:
-            return Group(ref, prompt, tuple(p.completion for p in played), version)
-        composed = self._rewards.compose(played)
-        completions = () if composed.failure is not None else composed.completions
-        return Group(ref, prompt, completions, version, composed.failure, composed.failures)
+            return self._episodes.group(*known, request.answers, self._weights_version)
+        finally:
+            self._open.pop(request.request_id, None)
 
-    def _play(self, ref: ProblemRef, answer: SampledAnswer) -> PlayedAnswer:
-        """One episode: the same reset, one step with the answer's text."""
-        env = self._evaluation_env if self._evaluating else self.env
-        problem, _ = env.reset(seed=ref.seed, options=ref.options)
-        text = self._tokenizer.decode(answer.token_ids, skip_special_tokens=True)
-        _, reward, _, _, info = env.step(text)
-        score = float("nan") if reward is None else float(reward)
-        completion = Completion(
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            text=text,
-            finish_reason=answer.finish_reason,
-            score=score,
-            correct=bool(info.get("correct", score > 0)),
-            info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
-            reflections=count_reflections(text),
-            versions=answer.versions,
-        )
-        return PlayedAnswer(str(problem), completion, info)
+    def _environment(self, ref: ProblemRef) -> Any:
+        return self._evaluation_env if ref.evaluation else self.env
+
+    @property
+    def _weights_version(self) -> int:
+        return self._engine.weights_version if self._engine is not None else 0
 
 
 def _as_episode(group: Group, completion: Completion) -> SingleAgentEpisode:

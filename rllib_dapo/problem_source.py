@@ -81,7 +81,9 @@ class ProblemSource:
         indices = (
             order if posed.fitting is None else posed.fitting[order[order < len(posed.fitting)]]
         )
-        return tuple(ProblemRef(i, int(index), i) for i, index in enumerate(indices[:n]))
+        return tuple(
+            ProblemRef(i, int(index), i, evaluation=True) for i, index in enumerate(indices[:n])
+        )
 
     def get_state(self) -> dict[str, Any]:
         """The place in the stream; plain values."""

@@ -1,136 +1,286 @@
 """All runners as one: problems in, groups out as they finish.
 
-The local runner and remote ones answer the same calls in the same slices. Problem i of a
-job goes to runner i mod R, so the same seed and layout sample the same answers.
+    pool.ask(refs)                       # any time, any number
+    while pool.under_way:
+        for group in pool.poll(): ...    # in the order in which they finish
+
+The runner with the least to do gets the next problem, a little more than its engine computes
+at once, so that no engine waits for a message. Which runner answers does not change the
+answer (`sampling_job.answer_seed`). What a runner had to do when it died, hung or failed is
+asked again elsewhere; it comes back with the present weights or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
-
-import ray
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE
-from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+import heapq
+import logging
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from rllib_dapo.errors import EngineError
-from rllib_dapo.sampling_job import RunnerReply, SamplingJob
+from rllib_dapo.runner_calls import LOCAL, RunnerCalls
+from rllib_dapo.sampling_job import RunnerReply, make_job
+from rllib_dapo.settings import DAPOSettings
+from rllib_dapo.text_episodes import failed_group
 from rllib_dapo.types import Group, ProblemRef
 
-_TAG = "collect"
-# How long a runner works before it reports. Progress is shown at this pace.
+logger = logging.getLogger(__name__)
+
+# How long a runner keeps a call when nothing is finished: the beat in which progress is shown
+# and new work is handed out.
 _SLICE_SECONDS = 0.5
+# What a runner has in hand, in multiples of what its engine computes at once: half of it waits
+# in the engine's queue while the next message is on its way.
+_IN_HAND = 1.5
+
+
+@dataclass
+class _Runner:
+    """What the pool knows of one runner.
+
+    Attributes:
+        open: problems it is answering.
+        new: of them, those it has not been told yet.
+        calling: whether a call of it is under way.
+        steps: engine steps it has reported.
+        heard: when it last showed progress, or was idle; `time.monotonic`.
+        capacity: answers its engine computes at once.
+        busy_s: seconds its engine has computed, as it says.
+    """
+
+    open: dict[ProblemRef, None] = field(default_factory=dict)
+    new: list[ProblemRef] = field(default_factory=list)
+    calling: bool = False
+    steps: int = -1
+    heard: float = field(default_factory=time.monotonic)
+    capacity: int = 256
+    busy_s: float = 0.0
 
 
 class RunnerPool:
-    """The runners of an `EnvRunnerGroup`.
+    """Hands problems to runners.
 
     Args:
-        env_runner_group: RLlib's group; its local runner samples when it has no remote ones.
+        calls: how to reach them.
+        config: group sizes, sampling and the limits of patience.
+        seed: the run's.
+        equip: gives weights to runners that have come back; returns those that took them.
+
+    Attributes:
+        weights_version: of the weights that the runners have; jobs carry it.
+        lost: runners lost so far, by reason: `died`, `hung`, `failed`.
+        busy_s: seconds that the engines have computed, all of them together.
     """
 
-    def __init__(self, env_runner_group: Any) -> None:
-        self._group = env_runner_group
+    def __init__(
+        self,
+        calls: RunnerCalls,
+        config: DAPOSettings,
+        *,
+        seed: int,
+        equip: Callable[[Sequence[int]], Sequence[int]],
+    ) -> None:
         self.weights_version = 0
-        """Version of the weights that the engines were last given."""
+        self.lost: Counter[str] = Counter()
+        self.busy_s = 0.0
+        self._calls = calls
+        self._config = config
+        self._seed = seed
+        self._equip = equip
+        self._runners = {number: _Runner() for number in calls.alive()}
+        self._size = len(self._runners)
+        self._queue: deque[ProblemRef] = deque()
+        self._attempts: Counter[ProblemRef] = Counter()
+        self._given_up: list[Group] = []
+        self._reason = "none has ever answered"
+        self._alone_since: float | None = None
+        self._back: set[int] = set()  # runners that answer again, without weights so far
+        self._returned: list[int] = []
 
-    def sample(self, job: SamplingJob) -> Iterator[Group]:
-        """Answer all problems of a job; yield each group as it finishes.
+    @property
+    def runners(self) -> list[int]:
+        """Numbers of the runners that are in service."""
+        return list(self._runners)
+
+    @property
+    def under_way(self) -> int:
+        """Problems asked and not answered."""
+        return len(self._queue) + sum(len(r.open) for r in self._runners.values())
+
+    def ask(self, refs: Sequence[ProblemRef]) -> None:
+        """Have problems answered, after those already asked."""
+        self._queue.extend(refs)
+
+    def poll(self) -> list[Group]:
+        """Hand out what there is to do, wait a little, and return the groups now finished.
 
         Raises:
-            EngineError: an engine failed, or no runner is left.
+            EngineError: the local engine failed, or no runner is left and none comes back.
+            RewardError: a reward function failed and must not.
         """
-        if self._group.num_remote_workers() == 0:
-            yield from self._sample_locally(job)
-        else:
-            yield from self._sample_remotely(job)
+        self._check_runners()
+        self._hand_out()
+        groups, self._given_up = self._given_up, []
+        for number, runner in self._runners.items():
+            if runner.open and not runner.calling:
+                self._call(number, runner)
+        for number, reply in self._calls.replies():
+            groups += self._take(number, reply)
+        return groups
 
-    def sync_weights(self, learner_group: Any) -> None:
-        """Bring the learner's weights into every engine, and wait until they serve.
+    def withdraw(self) -> tuple[list[Group], tuple[ProblemRef, ...]]:
+        """Stop all work.
 
-        Raises:
-            EngineError: an engine refused them.
+        Returns:
+            Groups that have finished since the last poll, and the problems that are not
+            answered, in the order of their positions.
         """
-        state = learner_group.get_state(
-            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
-        )[COMPONENT_LEARNER]
-        state = {key: state[key] for key in (COMPONENT_RL_MODULE, WEIGHTS_SEQ_NO)}
-        self.weights_version = int(state[WEIGHTS_SEQ_NO])
-        if self._group.num_remote_workers() == 0:
-            self._group.local_env_runner.set_state(state)
+        groups = self._settle()
+        refs = [*self._queue, *(ref for r in self._runners.values() for ref in r.open)]
+        self._queue.clear()
+        asked = [number for number, runner in self._runners.items() if runner.open]
+        for runner in self._runners.values():
+            runner.open.clear()
+            runner.new.clear()
+        done = self._calls.call("withdraw", asked, self._config.runner_timeout_s)
+        for number in set(asked) - set(done):
+            self._lose(number, "hung", "it did not stop its work")
+        return groups, tuple(sorted(refs, key=lambda ref: ref.position))
+
+    def renew_weights(self) -> None:
+        """Give all runners new weights; one that cannot take them is replaced."""
+        for number in set(self._runners) - set(self._equip(list(self._runners))):
+            self._lose(number, "failed", "it did not take over new weights")
+
+    def take_returned(self) -> list[int]:
+        """Runners that have come back since this was last asked."""
+        returned, self._returned = self._returned, []
+        return returned
+
+    def _settle(self) -> list[Group]:
+        """Wait until no call is under way; what they return."""
+        groups: list[Group] = []
+        while any(runner.calling for runner in self._runners.values()):
+            for number, reply in self._calls.replies():
+                groups += self._take(number, reply)
+            self._check_runners()
+        return groups
+
+    # -- Work -----------------------------------------------------------------------------
+
+    def _call(self, number: int, runner: _Runner) -> None:
+        """Tell a runner what is new, and ask for what it has finished."""
+        job = make_job(
+            self._config, runner.new, seed=self._seed, weights_version=self.weights_version
+        )
+        runner.calling = self._calls.start(number, job, _SLICE_SECONDS)
+        if runner.calling and job is not None:
+            runner.new = [ref for ref in runner.new if ref not in job.refs]
+
+    def _hand_out(self) -> None:
+        """The queue's first problems to the runners that have least to do."""
+        size = max(self._config.group_size, 1)
+        loads = []
+        for number, runner in self._runners.items():
+            room = max(1, math.ceil(_IN_HAND * runner.capacity / size))
+            if len(runner.open) < room:
+                loads.append((len(runner.open) / room, number, room))
+        heapq.heapify(loads)
+        while self._queue and loads:
+            _, number, room = heapq.heappop(loads)
+            runner = self._runners[number]
+            ref = self._queue.popleft()
+            if not runner.open:
+                runner.heard = time.monotonic()
+            runner.open[ref] = None
+            runner.new.append(ref)
+            if len(runner.open) < room:
+                heapq.heappush(loads, (len(runner.open) / room, number, room))
+
+    def _take(self, number: int, reply: RunnerReply) -> list[Group]:
+        """What a reply says; groups that were asked for, each once."""
+        runner = self._runners.get(number)
+        if runner is None:  # it was given up meanwhile, and its problems asked elsewhere
+            return []
+        runner.calling = False
+        if reply.steps != runner.steps or not reply.unfinished:
+            runner.steps, runner.heard = reply.steps, time.monotonic()
+        self.busy_s += max(0.0, reply.busy_s - runner.busy_s)
+        runner.busy_s, runner.capacity = reply.busy_s, reply.capacity
+        groups = []
+        for group in reply.groups:
+            if group.ref in runner.open:
+                del runner.open[group.ref]
+                self._attempts.pop(group.ref, None)
+                groups.append(group)
+        if reply.error is not None:
+            raise EngineError(f"runner {number} failed: {reply.error}")
+        if reply.broken is not None and number == LOCAL:
+            raise EngineError(f"the engine failed: {reply.broken}")
+        if reply.broken is not None:
+            self._lose(number, "failed", reply.broken)
+        return groups
+
+    # -- Runners that fail ------------------------------------------------------------------
+
+    def _check_runners(self) -> None:
+        """Lose the dead and the hung, take in those that are back."""
+        alive = set(self._calls.alive())
+        now, patience = time.monotonic(), self._config.runner_timeout_s
+        for number, runner in list(self._runners.items()):
+            if number not in alive:
+                self._lose(number, "died", "its process died")
+            elif number != LOCAL and runner.open and now - runner.heard > patience:
+                self._lose(number, "hung", f"no step in runner_timeout_s={patience:g} s")
+        if len(self._runners) < self._size:
+            self._back |= set(self._calls.returned())
+        if self._back:
+            self._take_in(self._equip(sorted(self._back)))
+        self._check_that_one_is_left()
+
+    def _take_in(self, equipped: Sequence[int]) -> None:
+        for number in equipped:
+            logger.warning("runner %d is back", number)
+            self._runners[number] = _Runner()
+            self._returned.append(number)
+        self._back &= set(self._calls.alive()) - set(equipped)
+
+    def _lose(self, number: int, kind: str, reason: str) -> None:
+        """Ask a runner's problems again, before all others, and end it if it still runs."""
+        runner = self._runners.pop(number)
+        self.lost[kind] += 1
+        self._reason = reason
+        logger.warning(
+            "runner %d %s (%s); its %d problems are asked again", number, kind, reason,
+            len(runner.open),
+        )  # fmt: skip
+        if kind != "died":
+            self._calls.kill(number)
+        again = sorted(runner.open, key=lambda ref: ref.position)
+        self._attempts.update(again)
+        limit = self._config.max_problem_attempts
+        for ref in reversed(again):
+            if self._attempts[ref] < limit:
+                self._queue.appendleft(ref)
+                continue
+            del self._attempts[ref]
+            why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"
+            self._given_up.append(failed_group(ref, f"{why}: {reason}", self.weights_version))
+
+    def _check_that_one_is_left(self) -> None:
+        if self._runners:
+            self._alone_since = None
             return
-        # One copy in shared memory for all runners of a node.
-        state[COMPONENT_RL_MODULE] = ray.put(state[COMPONENT_RL_MODULE])
-        asked = self._group.num_healthy_remote_workers()
-        done = self._group.foreach_env_runner(
-            "set_state", kwargs={"state": state}, local_env_runner=False, timeout_seconds=None
-        )
-        if asked and not done:
+        now = time.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        patience = self._config.runner_restart_timeout_s
+        if now - self._alone_since > patience:
             raise EngineError(
-                f"none of {asked} runners could take over weights of version "
-                f"{state[WEIGHTS_SEQ_NO]}; the actors' logs say why"
+                f"no runner is left, and none came back in runner_restart_timeout_s="
+                f"{patience:g} s; {self.under_way} problems are unanswered. The last one: "
+                f"{self._reason}. See the actors' logs, and RLlib's `restart_failed_env_runners` "
+                "and `max_num_env_runner_restarts`"
             )
-
-    def _sample_locally(self, job: SamplingJob) -> Iterator[Group]:
-        runner = self._group.local_env_runner
-        reply = runner.collect(job, seconds=_SLICE_SECONDS)
-        while True:
-            yield from reply.groups
-            _raise_if_failed(reply, 0)
-            if not reply.unfinished:
-                return
-            reply = runner.collect(None, seconds=_SLICE_SECONDS)
-
-    def _sample_remotely(self, job: SamplingJob) -> Iterator[Group]:
-        waiting: Sequence[ProblemRef] = job.refs
-        attempt = 0
-        while waiting:  # a second time only if a runner died
-            runners = self._group.healthy_worker_ids()
-            if not runners:
-                raise EngineError(
-                    f"no runner is left; {len(waiting)} problems are unanswered. Raise "
-                    "`max_num_env_runner_restarts` or see the actors' logs for the cause"
-                )
-            open_refs = {
-                worker: {ref.position: ref for ref in waiting[place :: len(runners)]}
-                for place, worker in enumerate(runners)
-            }
-            for place, (worker, refs) in enumerate(open_refs.items()):
-                seed = job.seed + 1_000_003 * attempt + place  # runners must not sample alike
-                self._call(worker, replace(job, refs=tuple(refs.values()), seed=seed))
-            yield from self._drain(open_refs)
-            waiting = [ref for refs in open_refs.values() for ref in refs.values()]
-            attempt += 1
-
-    def _drain(self, open_refs: dict[int, dict[int, ProblemRef]]) -> Iterator[Group]:
-        """Yield groups until every live runner is done; what is left over was lost."""
-        busy = {worker for worker, refs in open_refs.items() if refs}
-        while busy:
-            replies = self._group.fetch_ready_async_reqs(tags=_TAG, timeout_seconds=0.02)
-            for worker, reply in replies:
-                for group in reply.groups:
-                    if open_refs[worker].pop(group.ref.position, None) is not None:
-                        yield group
-                _raise_if_failed(reply, worker)
-                if reply.unfinished:
-                    self._call(worker, None)
-                else:
-                    busy.discard(worker)
-            busy &= set(self._group.healthy_worker_ids())
-
-    def _call(self, worker: int, job: SamplingJob | None) -> None:
-        """Ask one runner for a slice of work."""
-        sent = self._group.foreach_env_runner_async(
-            "collect",
-            tag=_TAG,
-            kwargs={"job": job, "seconds": _SLICE_SECONDS},
-            remote_worker_ids=[worker],
-        )
-        if not sent and worker in self._group.healthy_worker_ids():
-            raise EngineError(f"runner {worker} already has a request under way")
-
-
-def _raise_if_failed(reply: RunnerReply, worker: int) -> None:
-    if reply.error is not None:
-        raise EngineError(f"runner {worker} failed: {reply.error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rllib_dapo.engine.base import Sampling, stream_seed
@@ -11,21 +12,21 @@ from rllib_dapo.types import Group, ProblemRef
 
 @dataclass(frozen=True, slots=True)
 class SamplingJob:
-    """Problems to be answered.
+    """Problems to be answered, beside those that a runner has already.
 
     Attributes:
-        refs: which problems.
+        refs: which problems; all for training or all for evaluation.
         group_size: answers per problem.
         sampling: how to sample.
         seed: the run's; with a problem's position it gives its answers' random streams.
-        evaluation: pose them in the evaluation environment.
+        weights_version: the weights that are to answer; None: whichever the runner has.
     """
 
     refs: tuple[ProblemRef, ...]
     group_size: int
     sampling: Sampling
     seed: int
-    evaluation: bool = False
+    weights_version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,34 @@ class RunnerReply:
 
     Attributes:
         groups: groups finished since the last reply.
-        unfinished: problems of the job still being answered.
-        error: why the engine failed, or None.
+        unfinished: problems still being answered or scored.
+        steps: engine steps since the runner started; it stands still when the engine hangs.
+        busy_s: seconds the engine has computed since the runner started.
+        capacity: answers that the engine computes at once.
+        error: what ends the run, such as a reward function that must not fail; or None.
+        broken: why this runner cannot go on, while another one could; or None.
     """
 
     groups: tuple[Group, ...]
     unfinished: int
+    steps: int = 0
+    busy_s: float = 0.0
+    capacity: int = 256
     error: str | None = None
+    broken: str | None = None
+
+
+def make_job(
+    config: DAPOSettings, refs: Sequence[ProblemRef], *, seed: int, weights_version: int | None
+) -> SamplingJob | None:
+    """A job of the problems that are of one kind with the first; None for no problems."""
+    if not refs:
+        return None
+    evaluation = refs[0].evaluation
+    sampling = evaluation_sampling(config) if evaluation else training_sampling(config)
+    size = config.evaluation_samples if evaluation else config.group_size
+    own = tuple(ref for ref in refs if ref.evaluation == evaluation)
+    return SamplingJob(own, size, sampling, seed, weights_version)
 
 
 def answer_seed(job: SamplingJob, ref: ProblemRef) -> int:
@@ -49,7 +71,7 @@ def answer_seed(job: SamplingJob, ref: ProblemRef) -> int:
     It depends on the run's seed and the problem's position only. Whichever runner answers,
     beside whatever else and however often it is asked, the answers are the same.
     """
-    return stream_seed(job.seed, ref.position, int(job.evaluation))
+    return stream_seed(job.seed, ref.position, int(ref.evaluation))
 
 
 def training_sampling(config: DAPOSettings) -> Sampling:

@@ -11,7 +11,7 @@ machine with two cores; `tuned_examples/dapo_qwen2.5_32b_aime.yaml` has the pape
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from rllib_dapo.choices import (
     Aggregation,
@@ -26,6 +26,7 @@ from rllib_dapo.choices import (
     ProgressMode,
     RatioLevel,
     RewardFailure,
+    UnfinishedGroups,
 )
 
 
@@ -82,21 +83,51 @@ class DAPOSettings:
 
     dynamic_sampling: bool = True
     """Drop groups whose answers are all right or all wrong, and ask for new problems until
-    the batch is full (Section 3.2). Off: every group is kept, in one round."""
+    the batch is full (Section 3.2). Off: every group is kept."""
 
-    max_sampling_rounds: int = 10
-    """Rounds of asking for more problems before `at_sampling_limit` applies; at least 1.
-    Paper: not stated (its published recipe allows 10)."""
+    max_sampling_rounds: int = 30
+    """A batch asks for at most so many times `groups_per_batch` problems before
+    `at_sampling_limit` applies; at least 1. Paper: not stated (its published recipe allows 10
+    rounds of three times the batch)."""
 
     at_sampling_limit: AtLimit = "error"
     """What to do with a batch that is still not full then: `error` stops with the counts
     by reason, `train_on_partial` trains on the groups there are, `skip` trains on nothing
     in this iteration and goes on."""
 
-    reuse_surplus: bool = True
-    """Keep groups that arrive beyond a full batch for the next iteration instead of
-    throwing them away. They are then one policy version old, which their own old
-    log-probabilities account for; anything older is dropped."""
+    unfinished_groups: UnfinishedGroups = "finish"
+    """What happens to problems still being answered when the batch is full. `finish`: they
+    are waited for and kept for the next batch. `abort`: their answers are thrown away and the
+    same problems asked first next time. `continue`: they go on with the new weights, each
+    token with the log-probability of the weights that sampled it (partial rollouts), and a
+    batch takes the first groups to finish; for answers of very uneven length. Only with
+    `finish`, or one runner, does the same seed give the same run. Paper: not stated."""
+
+    max_group_age: int = 1
+    """Groups beyond a full batch are kept for later ones, and come first there, until their
+    oldest token was sampled by weights that are so many policy versions old; then they are
+    dropped and counted. Their own old log-probabilities account for the difference. 0: no
+    group is used after the weights have changed, and no more is asked for than should fill
+    the batch. Paper: not stated."""
+
+    rollout_lead: Literal[0, 1] = 0
+    """0: sample, then train. 1: sample the next batch while the learner trains on this one;
+    what is trained on is then one policy version old (one-step-off). Goes with
+    `old_logprobs: learner` and `importance_sampling: token`; needs `num_env_runners` of 1 or
+    more. Paper: 0."""
+
+    runner_timeout_s: float = 300.0
+    """A runner whose engine makes no step for so many seconds while it has work, or that does
+    not answer at all, is killed; its problems are asked again elsewhere. Longer than one step
+    of your model ever takes, its first one included."""
+
+    runner_restart_timeout_s: float = 600.0
+    """How long to wait for a runner to come back when none is left. RLlib's
+    `restart_failed_env_runners` and `max_num_env_runner_restarts` say whether one does."""
+
+    max_problem_attempts: int = 5
+    """A problem during whose answering so many runners have failed is given up as a failed
+    group."""
 
     # -- Rewards ------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ class ProblemRef:
             two problems with the same text stay two groups.
         index: the environment's own number for the problem.
         seed: seed of the reset.
+        evaluation: pose it in the evaluation environment; its positions count anew.
 
     Example: `ProblemRef(position=70, index=12, seed=9137)`.
     """
@@ -44,6 +45,7 @@ class ProblemRef:
     position: int
     index: int
     seed: int
+    evaluation: bool = False
 
     @property
     def options(self) -> dict[str, int]:

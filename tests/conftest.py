@@ -76,7 +76,8 @@ def runner(session_runner: Any, initial_weights: dict[str, Any]) -> Iterator[Any
     from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
     environments = session_runner.env, session_runner._evaluation_env
-    session_runner._running_engine().abort_all()
+    session_runner.withdraw()
+    session_runner._engine.abort_all()
     session_runner.set_state(
         {COMPONENT_RL_MODULE: {DEFAULT_MODULE_ID: initial_weights}, WEIGHTS_SEQ_NO: 0}
     )

@@ -99,6 +99,6 @@ def scripted_runner(script: Script) -> type[DAPOEnvRunner]:
 
     class ScriptedRunner(DAPOEnvRunner):
         def make_module(self) -> None:
-            self._engine = ScriptedEngine(self._tokenizer, script)
+            self._engine = ScriptedEngine(self._episodes._tokenizer, script)
 
     return ScriptedRunner

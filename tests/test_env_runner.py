@@ -32,9 +32,9 @@ def collect_all(runner: Any, job: SamplingJob, seconds: float = 60.0) -> list[Gr
     reply: RunnerReply = runner.collect(job, seconds=seconds)
     groups = list(reply.groups)
     while reply.unfinished:
+        assert reply.error is reply.broken is None
         reply = runner.collect(None, seconds=seconds)
         groups += reply.groups
-    assert reply.error is None
     return sorted(groups, key=lambda group: group.ref.position)
 
 
@@ -99,7 +99,7 @@ def test_what_is_trained_on_are_the_ids_the_engine_sampled(runner):
         for c in group.completions:
             expected = answer_logprobs(embedded_model(), group.prompt.token_ids, c.token_ids)
             np.testing.assert_allclose(c.logprobs, expected, atol=1e-4)
-            assert runner._tokenizer.decode(c.token_ids, skip_special_tokens=True) == c.text
+            assert runner._episodes._tokenizer.decode(c.token_ids, skip_special_tokens=True) == c.text
 
 
 def test_text_is_never_tokenised_again(runner, monkeypatch):
@@ -110,7 +110,7 @@ def test_text_is_never_tokenised_again(runner, monkeypatch):
         def decode(self, token_ids: Any, **options: Any) -> str:
             return "Answer: 1"
 
-    monkeypatch.setattr(runner, "_tokenizer", Forgetful())
+    monkeypatch.setattr(runner._episodes, "_tokenizer", Forgetful())
     groups = collect_all(runner, JOB)
     assert answers(groups) == expected
     assert {c.text for g in groups for c in g.completions} == {"Answer: 1"}
@@ -140,21 +140,54 @@ def test_an_answer_cut_at_the_limit_is_truncated(runner):
     assert all(len(c.token_ids) == 2 for c in completions if c.truncated)
 
 
-def test_the_way_a_job_is_cut_into_calls_does_not_change_its_answers(runner):
-    whole = collect_all(runner, JOB)
-    reply = runner.collect(JOB, seconds=0.0)
-    assert reply.unfinished == 3
-    assert answers(collect_all(runner, JOB, seconds=0.0)) == answers(whole)
+@pytest.mark.parametrize("seconds", [0.0, 0.05, 60.0])
+def test_what_runs_beside_a_problem_and_when_it_is_asked_changes_no_answer(runner, seconds):
+    expected = answers(collect_all(runner, JOB))
+    first, *others = (replace(JOB, refs=(ref,)) for ref in REFS)
+    runner.collect(first, seconds=seconds)
+    groups = list(runner.collect(others[1], seconds=seconds).groups)
+    rest = collect_all(runner, others[0], seconds=seconds)
+    known = {group.ref: group for group in (*groups, *rest)}
+    for ref, other in zip(REFS, range(3), strict=True):
+        if ref in known:  # the first may have come back at once
+            assert answers([known[ref]]) == expected[4 * other : 4 * other + 4]
+    assert len(known) >= 2
 
 
-def test_a_new_job_withdraws_the_old_one(runner):
+def test_no_two_problems_and_no_two_seeds_sample_alike(runner):
+    same_text = tuple(replace(REFS[0], position=position) for position in range(3))
+    asked = replace(JOB, refs=same_text)
+    groups = collect_all(runner, asked) + collect_all(runner, replace(asked, seed=12))
+    groups += collect_all(runner, asked)
+    drawn = [tuple(map(tuple, answers([group]))) for group in groups]
+    assert len(set(drawn)) == 6
+    assert drawn[:3] == drawn[6:]
+
+
+def test_jobs_add_up(runner):
     runner.collect(JOB, seconds=0.0)
     other = replace(JOB, refs=(ProblemRef(50, 5, 5),))
-    assert [g.ref.position for g in collect_all(runner, other)] == [50]
+    assert [g.ref.position for g in collect_all(runner, other)] in ([0, 1, 2, 50], [1, 2, 50])
 
 
-def test_evaluation_jobs_are_posed_in_the_evaluation_environment(runner):
-    (group,) = collect_all(runner, replace(JOB, refs=REFS[:1], evaluation=True))
+def test_what_is_withdrawn_does_not_come_back(runner):
+    runner.collect(JOB, seconds=0.0)
+    runner.withdraw()
+    assert runner.collect(None).unfinished == 0
+    assert answers(collect_all(runner, JOB)) == answers(collect_all(runner, JOB))
+
+
+def test_weights_of_another_version_do_not_answer(runner):
+    reply = runner.collect(replace(JOB, weights_version=3))
+    assert reply.groups == ()
+    assert "asked to answer with weights of version 3, but has version 0" in reply.broken
+    runner.withdraw()
+    assert collect_all(runner, replace(JOB, weights_version=0))
+
+
+def test_evaluation_problems_are_posed_in_the_evaluation_environment(runner):
+    held_out = replace(REFS[0], evaluation=True)
+    (group,) = collect_all(runner, replace(JOB, refs=(held_out,)))
     assert group.prompt.text == sum_at(100, split="validation").text + "\n"
     (group,) = collect_all(runner, replace(JOB, refs=REFS[:1]))
     assert group.prompt.text == sum_at(100, split="train").text + "\n"
@@ -245,10 +278,10 @@ def test_an_engine_that_fails_is_reported_not_raised(runner, monkeypatch):
         def step(self) -> Any:
             raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(runner, "_engine", Broken(runner._tokenizer, mixed))
+    monkeypatch.setattr(runner, "_engine", Broken(runner._episodes._tokenizer, mixed))
     reply = runner.collect(JOB)
-    assert (reply.groups, reply.unfinished) == ((), 0)
-    assert reply.error == "RuntimeError: out of memory"
+    assert (reply.groups, reply.error) == ((), None)
+    assert reply.broken == "RuntimeError: out of memory"
     with pytest.raises(EngineError, match="out of memory"):
         runner.sample()
 
@@ -260,5 +293,5 @@ def test_with_remote_runners_the_local_one_has_no_engine(session_runner):
     local = DAPOEnvRunner(config=config, worker_index=0, num_workers=2)
     local.assert_healthy()
     assert local.get_spaces()
-    assert "no engine" in local.collect(JOB).error
+    assert "no engine" in local.collect(JOB).broken
     local.stop()

@@ -1,0 +1,204 @@
+"""Batches of groups, one after the other, out of a stream of problems.
+
+    problems ─> DynamicSampler ─ask─> RunnerPool ─groups─> DynamicSampler ─> batch
+       ^                                                        │
+       └── asked again (abort), still under way (continue) <────┴──> left over for the next
+
+The sampler says how many problems to ask for, the pool has them answered, and no problem is
+lost in between: it ends in a batch, in the leftovers, in the counts of what was dropped, or
+it is asked again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rllib_dapo.problem_source import ProblemSource
+from rllib_dapo.runner_pool import RunnerPool
+from rllib_dapo.sampling.batch_progress import Progress
+from rllib_dapo.sampling.demand import KeepRate
+from rllib_dapo.sampling.dynamic import DynamicSampler
+from rllib_dapo.sampling.leftovers import Leftovers
+from rllib_dapo.types import Group, ProblemRef
+
+if TYPE_CHECKING:
+    from rllib_dapo.dapo_config import DAPOConfig
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """What was sampled for one iteration.
+
+    Attributes:
+        groups: to be trained on; none where the batch is skipped.
+        sampled: all groups that came back for it, kept or dropped.
+        counts: of them, by verdict (`DynamicSampler.counts`).
+        progress: how it went.
+        expired: groups left over before that were too old by now.
+        surplus: kept groups that are not in the batch.
+        keep_rate: estimated share of groups that are kept.
+        seconds: how long it took.
+        busy_share: share of that time that the engines computed, mean over the runners.
+    """
+
+    groups: tuple[Group, ...]
+    sampled: tuple[Group, ...]
+    counts: dict[str, int]
+    progress: Progress
+    expired: int
+    surplus: int
+    keep_rate: float
+    seconds: float
+    busy_share: float
+
+
+class Rollouts:
+    """Samples batches, and answers to evaluation problems.
+
+    Args:
+        config: how many groups, and what to do with what is left over.
+        pool: the runners.
+        problems: the stream.
+    """
+
+    def __init__(self, config: DAPOConfig, pool: RunnerPool, problems: ProblemSource) -> None:
+        self._config = config
+        self._pool = pool
+        self._problems = problems
+        self._keep_rate = KeepRate(config.groups_per_batch)
+        self._leftovers = Leftovers(config.max_group_age)
+        self._again: tuple[ProblemRef, ...] = ()
+        self._under_way: tuple[ProblemRef, ...] = ()
+        self._early: list[Group] = []  # of those under way, finished during an evaluation
+        self._ahead: RolloutBatch | None = None
+
+    def next_batch(self, show: Callable[[Progress], None]) -> RolloutBatch:
+        """The batch that was sampled ahead, or else a new one.
+
+        Raises:
+            SamplingError: it cannot be filled and `at_sampling_limit` is `error`.
+            EngineError: no runner is left.
+        """
+        if self._ahead is None:
+            return self._sample(show)
+        batch, self._ahead = self._ahead, None
+        return batch
+
+    def sample_ahead(self, show: Callable[[Progress], None]) -> None:
+        """Sample the batch that `next_batch` will return."""
+        self._ahead = self._sample(show)
+
+    def answer(self, refs: Sequence[ProblemRef]) -> list[Group]:
+        """Have problems answered that no batch waits for, those of an evaluation."""
+        self._pool.ask(refs)
+        missing, groups = set(refs), []
+        while missing:
+            for group in self._pool.poll():
+                if group.ref in missing:
+                    missing.discard(group.ref)
+                    groups.append(group)
+                else:
+                    self._early.append(group)
+        return groups
+
+    # -- One batch ------------------------------------------------------------------------
+
+    def _sample(self, show: Callable[[Progress], None]) -> RolloutBatch:
+        started, busy = time.perf_counter(), self._pool.busy_s
+        sampler = self._make_sampler()
+        sampled = list(self._early)
+        for group in self._early:
+            sampler.add(group)
+        self._early = []
+        show(sampler.progress)  # before the first group is done
+        while not sampler.done:
+            if count := sampler.demand():
+                refs = self._problems.take(count)
+                sampler.expect(refs)
+                self._pool.ask(refs)
+            self._add(sampler, sampled, self._pool.poll())
+            show(sampler.progress)
+        self._deal_with_unfinished(sampler, sampled, show)
+        groups, surplus = sampler.result()
+        self._leftovers.put(surplus)
+        self._keep_rate.learn(*sampler.observed)
+        seconds = time.perf_counter() - started
+        runners = max(1, len(self._pool.runners))
+        return RolloutBatch(
+            groups=groups,
+            sampled=tuple(sampled),
+            counts=sampler.counts,
+            progress=sampler.progress,
+            expired=self._leftovers.expired,
+            surplus=len(surplus),
+            keep_rate=self._keep_rate.rate(),
+            seconds=seconds,
+            busy_share=min(1.0, (self._pool.busy_s - busy) / max(seconds, 1e-9) / runners),
+        )
+
+    def _make_sampler(self) -> DynamicSampler:
+        config = self._config
+        sampler = DynamicSampler(
+            config.groups_per_batch,
+            max_problems=config.max_sampling_rounds * config.groups_per_batch,
+            enabled=config.dynamic_sampling,
+            at_limit=config.at_sampling_limit,
+            keep_rate=self._keep_rate,
+            order="completion" if config.unfinished_groups == "continue" else "problem",
+            margin=1.0 if config.max_group_age else 0.0,
+        )
+        sampler.carry_over(self._leftovers.take(self._pool.weights_version))
+        sampler.expect(self._under_way, earlier=True)
+        sampler.expect(self._again, earlier=True)
+        self._pool.ask(self._again)
+        self._under_way = self._again = ()
+        return sampler
+
+    def _deal_with_unfinished(
+        self, sampler: DynamicSampler, sampled: list[Group], show: Callable[[Progress], None]
+    ) -> None:
+        """What the setting `unfinished_groups` says."""
+        if self._config.unfinished_groups == "continue":
+            self._under_way = sampler.outstanding
+        elif self._config.unfinished_groups == "abort":
+            groups, self._again = self._pool.withdraw()
+            self._add(sampler, sampled, groups)
+        while self._config.unfinished_groups == "finish" and sampler.outstanding:
+            self._add(sampler, sampled, self._pool.poll())
+            show(sampler.progress)
+
+    @staticmethod
+    def _add(sampler: DynamicSampler, sampled: list[Group], groups: list[Group]) -> None:
+        for group in groups:
+            if sampler.add(group) is not None:
+                sampled.append(group)
+
+    # -- State ----------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Where the stream is, and what is in hand; answers under way are asked for again."""
+        again = {ref.position: ref for ref in (*self._again, *self._under_way)}
+        return {
+            "problems": self._problems.get_state(),
+            "keep_rate": self._keep_rate.get_state(),
+            "leftovers": self._leftovers.get_state(),
+            "again": tuple(again[position] for position in sorted(again)),
+            "ahead": self._ahead,
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on where the state was taken.
+
+        Raises:
+            SettingError: the state is of another data set, mixture or seed.
+        """
+        self._problems.set_state(state["problems"])
+        if self._pool.under_way:
+            self._pool.withdraw()
+        self._keep_rate.set_state(state["keep_rate"])
+        self._leftovers.set_state(state["leftovers"])
+        self._again, self._ahead = state["again"], state["ahead"]
+        self._under_way, self._early = (), []

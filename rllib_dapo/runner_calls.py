@@ -1,0 +1,167 @@
+"""Calls to runners: to RLlib's local one, or to its remote ones, in the same words.
+
+One call of `collect` is under way per runner. A remote call that never returns is given up
+by killing its actor; Ray starts it again and it is called once more when it answers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import ray
+
+from rllib_dapo.sampling_job import RunnerReply, SamplingJob
+
+LOCAL = 0
+"""The number of RLlib's local runner; remote ones count from 1."""
+
+_COLLECT, _PING = "collect", "ping"
+# How long to wait for replies at once: RLlib waits for *all* of them or this time.
+_POLL_SECONDS = 0.02
+_PING_SECONDS = 1.0
+
+
+class RunnerCalls(Protocol):
+    """What the pool needs of runners."""
+
+    def alive(self) -> list[int]:
+        """Numbers of the runners that can be called."""
+        ...
+
+    def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
+        """Call `collect`; False if the runner cannot be called now."""
+        ...
+
+    def replies(self) -> list[tuple[int, RunnerReply]]:
+        """Wait a little for calls of `collect`; what has come back."""
+        ...
+
+    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
+        """Call a method of some runners and wait; the numbers of those that did it."""
+        ...
+
+    def kill(self, runner: int) -> None:
+        """End a runner that does not answer, or cannot go on."""
+        ...
+
+    def returned(self) -> list[int]:
+        """Runners that were lost and are back, without weights; does not wait."""
+        ...
+
+
+class LocalCalls:
+    """RLlib's local runner: it works while its replies are waited for.
+
+    Args:
+        runner: the runner.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._asked: tuple[SamplingJob | None, float] | None = None
+
+    def alive(self) -> list[int]:
+        """It lives as long as this process."""
+        return [LOCAL]
+
+    def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
+        """Note the call; it is made in `replies`."""
+        if self._asked is not None:
+            return False
+        self._asked = (job, seconds)
+        return True
+
+    def replies(self) -> list[tuple[int, RunnerReply]]:
+        """Make the call that was noted."""
+        if self._asked is None:
+            return []
+        (job, seconds), self._asked = self._asked, None
+        return [(LOCAL, self._runner.collect(job, seconds=seconds))]
+
+    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
+        """Call a method; whatever it raises is raised here."""
+        getattr(self._runner, method)(**kwargs)
+        return [LOCAL]
+
+    def kill(self, runner: int) -> None:
+        """There is nothing to start it again."""
+
+    def returned(self) -> list[int]:
+        """It never leaves."""
+        return []
+
+
+class RemoteCalls:
+    """RLlib's remote runners.
+
+    Args:
+        env_runner_group: RLlib's group of them.
+    """
+
+    def __init__(self, env_runner_group: Any) -> None:
+        self._group = env_runner_group
+        self._pinged: dict[int, float] = {}
+
+    def alive(self) -> list[int]:
+        """Those that RLlib thinks healthy."""
+        return list(self._group.healthy_worker_ids())
+
+    def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
+        """Call `collect` without waiting."""
+        sent = self._group.foreach_env_runner_async(
+            "collect",
+            tag=_COLLECT,
+            kwargs={"job": job, "seconds": seconds},
+            remote_worker_ids=[runner],
+        )
+        return bool(sent)
+
+    def replies(self) -> list[tuple[int, RunnerReply]]:
+        """Replies that came within a moment; a dead runner is taken out of service."""
+        return list(
+            self._group.fetch_ready_async_reqs(tags=_COLLECT, timeout_seconds=_POLL_SECONDS)
+        )
+
+    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
+        """Call a method of some runners and wait; the numbers of those that did it."""
+        if not runners:
+            return []
+        # A result does not say whose it is, so each call returns its own runner's number.
+        sent = [
+            runner
+            for runner in runners
+            if self._group.foreach_env_runner_async(
+                method, tag=method, kwargs=kwargs, remote_worker_ids=[runner]
+            )
+        ]
+        waiting, done = set(sent), []
+        until = time.monotonic() + timeout
+        while waiting and time.monotonic() < until:
+            for runner, _ in self._group.fetch_ready_async_reqs(
+                tags=method, timeout_seconds=_POLL_SECONDS
+            ):
+                waiting.discard(runner)
+                done.append(runner)
+            waiting &= set(self.alive())
+        return done
+
+    def kill(self, runner: int) -> None:
+        """Kill its process; Ray starts it again if its settings allow."""
+        manager = self._group._worker_manager
+        ray.kill(manager.actors()[runner], no_restart=False)
+        manager.set_actor_state(runner, healthy=False)
+
+    def returned(self) -> list[int]:
+        """Runners that answer again; each lost one is asked about once a second."""
+        manager = self._group._worker_manager  # its own call logs every ping that fails
+        results = manager.fetch_ready_async_reqs(tags=_PING, mark_healthy=True)
+        now = time.monotonic()
+        for runner in set(manager.actor_ids()) - set(self.alive()):
+            if now - self._pinged.get(runner, 0.0) > _PING_SECONDS:
+                self._pinged[runner] = now
+                manager.foreach_actor_async(
+                    "ping", tag=_PING, healthy_only=False, remote_actor_ids=[runner]
+                )
+        return [result.actor_id for result in results if result.ok]
