@@ -1,4 +1,4 @@
-"""The bounded search for enough groups with a signal."""
+"""The search for enough groups with a signal, in whatever order they arrive."""
 
 from __future__ import annotations
 
@@ -7,253 +7,349 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling_loops import (
+    BROKEN,
+    ENDLESS,
+    MIXED,
+    RIGHT,
+    WRONG,
+    ask,
+    asked_at,
+    positions,
+    problems,
+    sample,
+)
 from strategies import examples, make_group
 
-from rllib_dapo.errors import SamplingError, SettingError
-from rllib_dapo.sampling.dynamic import DynamicSampler, Progress
+from rllib_dapo.errors import SamplingError
+from rllib_dapo.sampling.batch_progress import Progress
+from rllib_dapo.sampling.demand import KeepRate
+from rllib_dapo.sampling.dynamic import DynamicSampler
 
-RIGHT, WRONG, MIXED = [1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]
-
-
-def run(sampler, scores_of, shuffle=None):
-    """Sample until the sampler wants no more; returns the sizes of the rounds."""
-    sizes, position = [], 0
-    while count := sampler.next_request():
-        groups = [make_group(position + i, scores_of(position + i)) for i in range(count)]
-        position += count
-        sizes.append(count)
-        if shuffle is not None:
-            shuffle(groups)
-        for group in groups:
-            sampler.add(group)
-    return sizes
+LETTERS = {"m": MIXED, "w": WRONG, "r": RIGHT, "f": BROKEN}
 
 
-def positions(groups):
-    return [group.ref.position for group in groups]
+def reference(wanted, limit, is_kept, margin):
+    """Asked, batch and surplus by the rule of the module, one problem after the other."""
+    weight = max(1.0, wanted / 4)
+    kept, seen, asked = [], 0, 0
+    while len(kept) < wanted:
+        rate = max(1 / 20, (weight + len(kept)) / (weight + seen))
+        needed = 1
+        while needed * rate - margin * math.sqrt(rate * (1 - rate) * needed) < wanted - len(kept):
+            needed += 1
+        asked = min(limit, max(asked, seen + min(needed, 4 * wanted)))
+        if seen == asked:
+            break
+        if is_kept(seen):
+            kept.append(seen)
+        seen += 1
+    return list(range(asked)), kept, [i for i in range(seen, asked) if is_kept(i)]
 
 
 # -- The search -----------------------------------------------------------------------
 
 
-def test_requests_adapt_to_the_share_of_groups_kept():
-    """Every fourth group carries a signal: 8 give 2, and the missing 6 take 24 more."""
-    sampler = DynamicSampler(8)
-    assert run(sampler, lambda i: MIXED if i % 4 == 0 else WRONG) == [8, 24]
-    assert sampler.full
-    assert sampler.keep_rate == 0.25
-    assert sampler.counts == {"kept": 8, "all_wrong": 24}
-    kept, surplus = sampler.result()
-    assert positions(kept) == list(range(0, 32, 4))
-    assert surplus == ()
+@examples(150)
+@given(
+    st.integers(1, 6),
+    st.integers(1, 8),
+    st.lists(st.sampled_from("mwrf"), min_size=1, max_size=20),
+    st.sampled_from([0.0, 0.5, 1.0, 2.0]),
+    st.randoms(use_true_random=False),
+)
+def test_what_is_asked_trained_on_and_left_over_does_not_depend_on_timing(
+    wanted, rounds, pattern, margin, random
+):
+    """Else no run could be repeated, and problems with short answers would be preferred."""
+
+    def letter(i):
+        return pattern[i % len(pattern)]
+
+    def result(random):
+        sampler = DynamicSampler(
+            wanted, max_problems=rounds * wanted, at_limit="train_on_partial", margin=margin
+        )
+        asked = sample(sampler, lambda i: LETTERS[letter(i)], random)
+        batch, surplus = sampler.result()
+        return (asked, positions(batch), positions(surplus)), sampler.observed, sampler.counts
+
+    in_order, shuffled = result(None), result(random)
+    assert in_order == shuffled
+    expected = reference(wanted, rounds * wanted, lambda i: letter(i) == "m", margin)
+    assert in_order[0] == expected
 
 
-def test_the_first_round_uses_the_previous_batchs_share():
-    sampler = DynamicSampler(8, keep_rate=0.5)
-    assert run(sampler, lambda _: MIXED) == [16]
-    kept, surplus = sampler.result()
-    assert positions(kept) == list(range(8))
+@examples(150)
+@given(
+    st.integers(1, 5),
+    st.integers(1, 6),
+    st.lists(st.sampled_from("mwrf"), min_size=1, max_size=20),
+    st.sampled_from(["problem", "completion"]),
+    st.booleans(),
+    st.sampled_from(["train_on_partial", "skip"]),
+    st.integers(0, 7),
+    st.randoms(use_true_random=False),
+)
+def test_no_group_is_lost_and_none_counts_twice(
+    wanted, rounds, pattern, order, enabled, at_limit, carried, random
+):
+    sampler = DynamicSampler(
+        wanted,
+        max_problems=rounds * wanted,
+        order=order,
+        enabled=enabled,
+        at_limit=at_limit,
+    )
+    carried_groups = [make_group(i, MIXED) for i in range(carried)]
+    sampler.carry_over(carried_groups)
+    earlier = problems(carried, carried + 1)
+    sampler.expect(earlier, earlier=True)
+    asked, under_way = [], asked_at(earlier)
+    while not sampler.done:
+        if random.random() < 0.5 or not under_way:
+            new = ask(sampler, carried + 2 + len(asked))
+            asked, under_way = asked + new, under_way + new
+        if under_way:
+            position = under_way.pop(random.randrange(len(under_way)))
+            group = make_group(position, LETTERS[pattern[position % len(pattern)]])
+            sampler.add(group)
+            assert sampler.add(group) is None  # its second answer
+    batch, surplus = sampler.result()
+    dropped = sum(sampler.progress.dropped.values())
+    left = asked_at(sampler.outstanding)
+    assert left == sorted(under_way)
+    assert len({*positions(batch), *positions(surplus), *left}) == (
+        len(batch) + len(surplus) + len(left)
+    )
+    assert len(batch) + len(surplus) + len(left) + dropped == carried + 2 + len(asked)
+    assert len(asked) <= rounds * wanted
+    assert len(batch) <= wanted
+    if len(batch) < wanted:
+        assert len(asked) == rounds * wanted
+        assert not left
+
+
+def test_what_is_asked_adapts_to_the_share_of_groups_kept():
+    """Every fourth group carries a signal: after 8 of them 24 more are asked for, or nearly."""
+    sampler = DynamicSampler(8, max_problems=ENDLESS, margin=0.0)
+    assert len(ask(sampler)) == 8
+    for i in range(8):
+        sampler.add(make_group(i, MIXED if i % 4 == 0 else WRONG))
+    assert sampler.observed == (2, 8)
+    assert sampler.rate == (2 + 2) / (2 + 8)  # as if 2 groups had been kept before
+    assert sampler.demand() == 6 / 0.4
+    for i in range(8, 8 + len(ask(sampler, 8))):
+        sampler.add(make_group(i, WRONG))
+    assert sampler.demand() > 6 / 0.25
+
+
+def test_more_is_asked_for_while_others_are_still_answered():
+    sampler = DynamicSampler(4, max_problems=ENDLESS)
+    assert len(ask(sampler)) == 4
+    sampler.add(make_group(0, WRONG))
+    assert asked_at(sampler.outstanding) == [1, 2, 3]
+    assert sampler.demand() > 0
+
+
+def test_demand_is_what_was_not_asked_yet():
+    sampler = DynamicSampler(4, max_problems=ENDLESS)
+    assert sampler.demand() == sampler.demand() == 4
+    sampler.expect(problems(0, 1, 2))
+    assert sampler.demand() == 1
+    sampler.expect(problems(2))  # known already
+    assert sampler.demand() == 1
+
+
+def test_the_first_request_uses_the_earlier_batches_share():
+    estimate = KeepRate(8)
+    for _ in range(30):
+        estimate.learn(8, 16)
+    sampler = DynamicSampler(8, max_problems=ENDLESS, keep_rate=estimate, margin=0.0)
+    assert len(sample(sampler, lambda _: MIXED)) == math.ceil(8 / estimate.rate()) == 16
+    batch, surplus = sampler.result()
+    assert positions(batch) == list(range(8))
     assert positions(surplus) == list(range(8, 16))
 
 
-def test_a_request_is_never_larger_than_four_batches():
-    assert DynamicSampler(8, keep_rate=0.0).next_request() == 32
-    sampler = DynamicSampler(8, max_rounds=3, at_limit="skip")
-    assert run(sampler, lambda _: WRONG) == [8, 32, 32]
+def test_a_margin_asks_for_more():
+    estimate = KeepRate(8)
+    estimate.learn(100, 200)
+    demands = [
+        DynamicSampler(8, max_problems=ENDLESS, keep_rate=estimate, margin=margin).demand()
+        for margin in (0.0, 1.0, 2.0)
+    ]
+    assert demands[0] < demands[1] < demands[2]
 
 
-@examples(60)
-@given(
-    st.integers(1, 6),
-    st.lists(st.sampled_from(["m", "w", "r", "f"]), min_size=1, max_size=20),
-    st.booleans(),
-    st.randoms(use_true_random=False),
-)
-def test_the_batch_is_the_first_groups_of_the_stream_in_any_order_of_completion(
-    wanted, pattern, enabled, random
-):
-    """Else problems with short answers, which finish first, would be preferred."""
-    scores = {"m": MIXED, "w": WRONG, "r": RIGHT, "f": [math.nan, 1.0]}
-
-    def scores_of(i):
-        return scores[pattern[i % len(pattern)]]
-
-    def sample(shuffle):
-        sampler = DynamicSampler(wanted, enabled=enabled, at_limit="train_on_partial")
-        run(sampler, scores_of, shuffle)
-        return [positions(part) for part in sampler.result()], sampler.progress
-
-    in_order, shuffled = sample(None), sample(random.shuffle)
-    assert in_order == shuffled
-    (kept, surplus), progress = in_order
-    wanted_letters = "m" if enabled else "mwr"
-    stream = [i for i in range(progress.samples) if pattern[i % len(pattern)] in wanted_letters]
-    assert kept == stream[:wanted]
-    assert surplus == stream[wanted:]
-    assert progress.kept == len(stream)
-    assert progress.kept + sum(progress.dropped.values()) == progress.samples
-    assert progress.rounds <= progress.max_rounds
+@pytest.mark.parametrize("order", ["problem", "completion"])
+def test_never_are_more_than_four_batches_asked_for_ahead(order):
+    sampler = DynamicSampler(8, max_problems=ENDLESS, order=order)
+    asked = 0
+    for i in range(200):
+        asked += len(ask(sampler, asked))
+        assert asked <= i + 4 * 8
+        sampler.add(make_group(i, WRONG))
+    assert asked == 199 + 4 * 8
 
 
-def test_a_round_must_be_complete_before_the_next_one():
-    """Enough groups are not enough: one that is still being sampled may come before them."""
-    sampler = DynamicSampler(2, keep_rate=0.5)
-    assert sampler.next_request() == 4
+# -- The order of arrival ---------------------------------------------------------------
+
+
+def test_enough_groups_do_not_fill_the_batch_while_one_before_them_is_missing():
+    sampler = DynamicSampler(2, max_problems=ENDLESS)
+    sampler.expect(problems(0, 1, 2, 3))
     for position in (1, 2, 3):
         sampler.add(make_group(position, MIXED))
     assert not sampler.full
-    with pytest.raises(SamplingError, match="1 of its groups"):
-        sampler.next_request()
+    assert sampler.observed == (0, 0)
     sampler.add(make_group(0, MIXED))
     assert sampler.full
-    assert positions(sampler.result()[0]) == [0, 1]
+    assert [positions(part) for part in sampler.result()] == [[0, 1], [2, 3]]
+
+
+def test_a_batch_that_fills_in_one_go_still_asks_for_what_it_needed_on_the_way():
+    """Problem 0 alone made four more needed; had 1 and 2 come later, they were asked for."""
+    sampler = DynamicSampler(2, max_problems=ENDLESS, margin=0.0)
+    sampler.expect(problems(0, 1, 2, 3))
+    sampler.add(make_group(1, MIXED))
+    sampler.add(make_group(2, MIXED))
+    sampler.add(make_group(0, WRONG))
+    assert sampler.full
+    assert not sampler.done
+    assert ask(sampler, 4) == [4]
+    assert sampler.done
+    assert positions(sampler.result()[0]) == [1, 2]
+
+
+def test_by_completion_the_first_groups_to_arrive_fill_the_batch():
+    sampler = DynamicSampler(2, max_problems=ENDLESS, order="completion")
+    sampler.expect(problems(0, 1, 2, 3))
+    sampler.add(make_group(3, MIXED))
+    sampler.add(make_group(2, WRONG))
+    assert sampler.observed == (1, 2)
+    sampler.add(make_group(1, MIXED))
+    assert sampler.full
+    sampler.add(make_group(0, MIXED))
+    assert [positions(part) for part in sampler.result()] == [[1, 3], [0]]
+
+
+@pytest.mark.parametrize("order", ["problem", "completion"])
+def test_groups_that_arrive_after_the_batch_is_full_are_counted_and_left_over(order):
+    sampler = DynamicSampler(1, max_problems=ENDLESS, order=order)
+    sampler.expect(problems(0, 1, 2))
+    sampler.add(make_group(0, MIXED))
+    assert [positions(part) for part in sampler.result()] == [[0], []]
+    assert sampler.done
+    assert sampler.demand() == 0
+    assert sampler.add(make_group(1, WRONG)) == "all_wrong"
+    assert sampler.add(make_group(2, MIXED)) == "kept"
+    assert [positions(part) for part in sampler.result()] == [[0], [2]]
+    assert positions(sampler.surplus()) == [2]
+    assert sampler.counts == {"kept": 2, "all_wrong": 1}
+    assert sampler.observed == (1, 1)  # what comes late may depend on timing
+
+
+def test_before_the_batch_is_done_everything_kept_is_surplus():
+    """So that whoever breaks off loses nothing."""
+    sampler = DynamicSampler(2, max_problems=ENDLESS)
+    ask(sampler)
+    sampler.add(make_group(1, MIXED))
+    assert positions(sampler.surplus()) == [1]
+    with pytest.raises(SamplingError, match="0 of 2 groups are there, 1 problems under way"):
+        sampler.result()
 
 
 def test_progress_is_a_snapshot():
-    sampler = DynamicSampler(4)
-    sampler.next_request()
-    sampler.add(make_group(0, MIXED))
+    sampler = DynamicSampler(4, max_problems=40)
+    sampler.carry_over([make_group(0, MIXED)])
+    sampler.expect(problems(1), earlier=True)
+    sampler.expect(problems(2, 3, 4))
+    sampler.add(make_group(2, MIXED))
     before = sampler.progress
-    sampler.add(make_group(1, WRONG))
-    assert before.samples == 1
+    sampler.add(make_group(3, WRONG))
+    assert before.resolved == 1
+    none = dict.fromkeys(("all_correct", "equal_scores", "truncated", "ungraded", "failed"), 0)
     assert sampler.progress == Progress(
-        kept=1,
+        kept=2,
         wanted=4,
-        dropped={"all_wrong": 1, "all_correct": 0, "equal_scores": 0, "failed": 0},
-        carried=0,
-        samples=2,
-        rounds=1,
-        max_rounds=10,
+        dropped={"all_wrong": 1, **none},
+        carried=1,
+        asked=3,
+        resolved=2,
+        under_way=2,
+        limit=40,
     )
 
 
 def test_two_problems_with_the_same_text_stay_two_groups():
-    sampler = DynamicSampler(2)
-    sampler.next_request()
-    sampler.add(make_group(3, MIXED, text="1+1=?"))
+    sampler = DynamicSampler(2, max_problems=ENDLESS)
+    sampler.expect(problems(3, 8))
     sampler.add(make_group(8, MIXED, text="1+1=?"))
+    sampler.add(make_group(3, MIXED, text="1+1=?"))
     assert positions(sampler.result()[0]) == [3, 8]
 
 
 def test_a_problem_answered_twice_counts_once():
     """Asked again because its runner seemed dead, and then both answers came."""
-    sampler = DynamicSampler(2)
-    sampler.next_request()
-    assert [sampler.add(make_group(i, MIXED)) for i in (0, 0, 1)] == ["kept"] * 3
-    assert sampler.samples == 2
+    sampler = DynamicSampler(2, max_problems=ENDLESS)
+    ask(sampler)
+    assert [sampler.add(make_group(i, MIXED)) for i in (0, 0, 1)] == ["kept", None, "kept"]
+    assert sampler.counts == {"kept": 2}
     assert sampler.duplicates == 1
     assert positions(sampler.result()[0]) == [0, 1]
 
 
-def test_a_failed_problem_may_be_tried_again_at_its_position():
-    sampler = DynamicSampler(2)
-    sampler.next_request()
-    sampler.add(make_group(0, MIXED))
-    sampler.add(make_group(1, MIXED, failure="runner died"))
-    assert sampler.next_request() == 2
-    assert sampler.add(make_group(1, MIXED)) == "kept"
-    assert sampler.duplicates == 0
+def test_a_group_that_nobody_asked_for_is_ignored():
+    """The second answer to a problem of a batch that is over."""
+    sampler = DynamicSampler(1, max_problems=ENDLESS)
+    sampler.carry_over([make_group(3, MIXED)])
+    assert sampler.add(make_group(2, MIXED)) is None
+    assert sampler.add(make_group(3, MIXED)) is None
+    assert sampler.duplicates == 2
+    assert sampler.counts == {}
+    assert [positions(part) for part in sampler.result()] == [[3], []]
+
+
+# -- From batch to batch ----------------------------------------------------------------
 
 
 def test_groups_carried_over_come_first_and_are_not_counted_again():
-    sampler = DynamicSampler(4, keep_rate=0.5)
+    sampler = DynamicSampler(4, max_problems=ENDLESS)
     sampler.carry_over([make_group(7, MIXED), make_group(5, MIXED)])
-    assert sampler.next_request() == 4
-    for i, scores in enumerate([WRONG, MIXED, WRONG, MIXED]):
-        sampler.add(make_group(10 + i, scores))
-    assert sampler.keep_rate == 0.5
+    assert ask(sampler, 10) == [10, 11]
+    sampler.add(make_group(11, MIXED))
+    sampler.add(make_group(10, MIXED))
+    assert sampler.observed == (2, 2)
     assert sampler.progress.carried == 2
-    assert positions(sampler.result()[0]) == [5, 7, 11, 13]
+    assert positions(sampler.result()[0]) == [5, 7, 10, 11]
 
 
-def test_enough_carried_groups_need_no_round():
-    sampler = DynamicSampler(1)
-    sampler.carry_over([make_group(5, MIXED), make_group(6, MIXED)])
-    assert sampler.next_request() == 0
+def test_enough_carried_groups_need_no_problem():
+    sampler = DynamicSampler(1, max_problems=ENDLESS)
+    sampler.carry_over([make_group(6, MIXED), make_group(5, MIXED)])
+    assert sampler.done
+    assert sampler.demand() == 0
     assert [positions(part) for part in sampler.result()] == [[5], [6]]
 
 
-# -- Switched off -----------------------------------------------------------------------
+def test_problems_still_under_way_from_before_are_waited_for_and_not_held_against_the_limit():
+    sampler = DynamicSampler(2, max_problems=2, at_limit="skip")
+    sampler.expect(problems(3, 4), earlier=True)
+    assert sampler.demand() == 0
+    sampler.add(make_group(4, WRONG))
+    sampler.add(make_group(3, WRONG))
+    assert ask(sampler, 5) == [5, 6]
+    sampler.add(make_group(6, MIXED))
+    sampler.add(make_group(5, MIXED))
+    assert positions(sampler.result()[0]) == [5, 6]
 
 
-def test_switched_off_one_round_keeps_every_group():
-    sampler = DynamicSampler(4, enabled=False, keep_rate=0.1)
-    assert run(sampler, lambda i: [WRONG, RIGHT, MIXED, WRONG][i]) == [4]
-    kept, surplus = sampler.result()
-    assert positions(kept) == [0, 1, 2, 3]
-    assert surplus == ()
-    assert sampler.progress.dropped == {"failed": 0}
-    assert sampler.counts == {"all_wrong": 2, "all_correct": 1, "kept": 1}
-
-
-def test_switched_off_failed_groups_are_replaced_one_for_one():
-    sampler = DynamicSampler(4, enabled=False)
-    assert run(sampler, lambda i: [math.nan, 1.0] if i < 2 else WRONG) == [4, 2]
-    assert positions(sampler.result()[0]) == [2, 3, 4, 5]
-    assert sampler.progress.dropped == {"failed": 2}
-
-
-# -- The limit --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("scores", "reason", "remedy"),
-    [
-        (WRONG, "all_wrong", "too hard"),
-        (RIGHT, "all_correct", "too easy"),
-        ([math.nan, 1.0], "failed", "could not score"),
-    ],
-)
-def test_at_the_limit_the_error_has_counts_reasons_and_remedies(scores, reason, remedy):
-    sampler = DynamicSampler(4, max_rounds=3)
-    assert run(sampler, lambda i: MIXED if i == 0 else scores) != []
-    with pytest.raises(SamplingError) as caught:
-        sampler.result()
-    message = str(caught.value)
-    assert "kept 1 of 4 groups in 3 rounds (max_sampling_rounds=3)" in message
-    assert f"{sampler.counts[reason]} {reason}" in message
-    assert remedy in message
-    assert "at_sampling_limit" in message
-
-
-def test_the_error_shows_how_the_last_group_failed():
-    sampler = DynamicSampler(1, max_rounds=1)
-    sampler.next_request()
-    sampler.add(make_group(0, MIXED, failure="ZeroDivisionError in reward"))
-    with pytest.raises(SamplingError, match="ZeroDivisionError in reward"):
-        sampler.result()
-
-
-def test_at_the_limit_partial_batches_train_on_what_there_is():
-    sampler = DynamicSampler(4, max_rounds=2, at_limit="train_on_partial")
-    run(sampler, lambda i: MIXED if i in (1, 3) else WRONG)
-    assert [positions(part) for part in sampler.result()] == [[1, 3], []]
-
-
-def test_at_the_limit_skip_trains_on_nothing_and_loses_nothing():
-    sampler = DynamicSampler(4, max_rounds=2, at_limit="skip")
-    run(sampler, lambda i: MIXED if i in (1, 3) else WRONG)
-    assert [positions(part) for part in sampler.result()] == [[], [1, 3]]
-
-
-@pytest.mark.parametrize("at_limit", ["train_on_partial", "skip"])
-@pytest.mark.parametrize("scores", [WRONG, RIGHT, [math.nan, 0.0]])
-def test_a_reward_that_is_constant_for_ever_ends_with_an_empty_batch(scores, at_limit):
-    sampler = DynamicSampler(2, max_rounds=4, at_limit=at_limit)
-    assert len(run(sampler, lambda _: scores)) == 4
-    assert sampler.result() == ((), ())
-    assert sampler.keep_rate == 0.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "setting"),
-    [
-        ({"wanted": 0}, "groups_per_batch"),
-        ({"wanted": 1, "max_rounds": 0}, "max_sampling_rounds"),
-        ({"wanted": 1, "at_limit": "retry"}, "at_sampling_limit"),
-    ],
-)
-def test_a_sampler_that_cannot_fill_a_batch_is_refused(arguments, setting):
-    with pytest.raises(SettingError, match=setting) as caught:
-        DynamicSampler(**arguments)
-    assert caught.value.setting == setting
+def test_a_problem_behind_the_ones_looked_at_is_refused():
+    """It would change what the batch has decided already."""
+    sampler = DynamicSampler(2, max_problems=ENDLESS)
+    sampler.expect(problems(4, 5))
+    sampler.expect(problems(3))
+    sampler.add(make_group(3, WRONG))
+    with pytest.raises(SamplingError, match="problem 2 was noted too late"):
+        sampler.expect(problems(2))

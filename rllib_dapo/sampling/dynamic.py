@@ -22,12 +22,14 @@ with each one the number of problems to have asked for is computed anew:
     target = max(target, prefix + problems_needed(N - kept in prefix, rate(prefix), margin))
 
 The batch is full when the prefix holds N kept groups, the carried ones before it included,
-and these are the batch. So the problems asked, the batch, and once everything asked is
-finished also the surplus, follow from the problems and their answers alone. The price: one
-long answer at the front holds back what is asked next.
+and these are the batch. A problem that the prefix once showed to be needed is asked for even
+if the same group also fills the batch: had the others arrived later, it would have been. So
+the problems asked, the batch, and once everything asked is finished also the surplus, follow
+from the problems and their answers alone. The price: one long answer at the front holds back
+what is asked next.
 
-With `order="completion"` the groups are looked at as they arrive. Nothing waits for a long
-answer, and nothing can be repeated exactly.
+With `order="completion"` groups are looked at as they arrive. Nothing waits for a long answer,
+and nothing can be repeated exactly.
 
 In both, no group is lost: every problem asked for ends in the batch, in the surplus, in the
 counts of what was dropped, or is `outstanding`.
@@ -145,8 +147,8 @@ class DynamicSampler:
         self._asked.sort()
 
     def demand(self) -> int:
-        """How many further problems to ask for now; 0: none."""
-        if self.full:
+        """How many further problems to ask for now; above 0 at times although `full`."""
+        if self.full and self.order == "completion":
             return 0
         self._raise_target()
         allowed = self.max_problems - self._asked_newly
@@ -194,8 +196,9 @@ class DynamicSampler:
 
     def _raise_target(self) -> None:
         """How many problems should have been asked for, by what was looked at."""
-        missing = self.wanted - len(self._chosen)
-        needed = missing
+        if self.full:
+            return
+        needed = missing = self.wanted - len(self._chosen)
         if self.enabled:
             needed = problems_needed(missing, self.rate, self.margin)
             needed = min(needed, _LARGEST_LEAD * self.wanted)
@@ -210,8 +213,8 @@ class DynamicSampler:
 
     @property
     def done(self) -> bool:
-        """True when the batch is full, or the limit is reached and nothing is under way."""
-        return self.full or not (self._outstanding or self.demand())
+        """True when nothing is to be asked for, and the batch is full or nothing under way."""
+        return not self.demand() and (self.full or not self._outstanding)
 
     @property
     def outstanding(self) -> tuple[ProblemRef, ...]:
@@ -225,11 +228,7 @@ class DynamicSampler:
 
     @property
     def observed(self) -> tuple[int, int]:
-        """(kept, sampled) groups of those looked at, carried ones left out.
-
-        What arrives after the batch is full is not among them: in `order="problem"` this
-        does not depend on timing either.
-        """
+        """(kept, sampled) groups of those looked at: neither carried ones nor late ones."""
         return len(self._chosen) - self._carried, self._seen
 
     @property
