@@ -11,6 +11,7 @@ from reference_model import EOS, answer_logprobs, embedded_model, fresh_embedded
 
 from rllib_dapo.engine.base import SampledAnswer, Sampling
 from rllib_dapo.errors import EngineError
+from rllib_dapo.model import load_tokenizer, model_path
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -19,18 +20,17 @@ TEXTS = ["12+35-7=?\n", "1+1=?\n", "99-8+41=?\n"]
 
 
 @pytest.fixture
-def engine(runner) -> Any:
+def engine(session_runner, initial_weights) -> Any:
     """The engine of the shared runner, with the initial weights."""
-    return runner._running_engine()
+    engine = session_runner._engine
+    engine.abort_all()
+    engine.load_weights(initial_weights, 0)
+    return engine
 
 
 @pytest.fixture(scope="module")
-def tokenizer(session_runner) -> Any:
-    return session_runner._tokenizer
-
-
-@pytest.fixture(scope="module")
-def prompts(tokenizer) -> list[list[int]]:
+def prompts() -> list[list[int]]:
+    tokenizer = load_tokenizer(model_path("embedded"), trust_remote_code=False)
     return [tokenizer.encode(text) for text in TEXTS]
 
 
@@ -190,7 +190,7 @@ def test_an_engine_recovers_from_an_update_that_failed_half_way(
     engine, prompts, initial_weights, how, monkeypatch
 ):
     """As the first set, which nothing is compared with, would."""
-    monkeypatch.setattr(engine, "_shapes", None)
+    monkeypatch.setattr(engine.weights, "_shapes", None)
     with pytest.raises(EngineError, match="version 5 do not fit"):
         engine.load_weights(unfit(initial_weights, how), 5)
     refuses_to_sample(engine, prompts)
@@ -202,7 +202,7 @@ def test_without_the_tied_lm_head_parity_is_lost(engine, prompts, initial_weight
     """What the parity tests are for: a sync by `named_parameters` leaves the head behind."""
     model = fresh_embedded_model()
     perturb(model, 1e-2, seed=3)
-    monkeypatch.setattr(engine, "_shapes", None)
+    monkeypatch.setattr(engine.weights, "_shapes", None)
     engine.load_weights(unfit(state_of(model), "no lm_head"), 5)
     assert gap(model, prompts, sample(engine, prompts)) > 100 * EXACT
 

@@ -1,20 +1,30 @@
-"""The vLLM engine, in the process of whoever owns it."""
+"""The vLLM engine, in the process of whoever owns it.
+
+With `tensor_parallel_size` above 1 the weights and the computation are in worker processes,
+the scheduler and this class stay with the owner.
+"""
 
 from __future__ import annotations
 
 import os
-import warnings
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rllib_dapo.engine.base import CAUSAL_LM_PREFIX, FinishedRequest, SampledAnswer, Sampling
+from rllib_dapo.engine.base import FinishedRequest, SampledAnswer, Sampling
 from rllib_dapo.errors import EngineError, SettingError
 from rllib_dapo.types import FinishReason, FloatArray
 
 if TYPE_CHECKING:
-    from vllm.outputs import CompletionOutput
+    from vllm.outputs import CompletionOutput, RequestOutput
+
+    from rllib_dapo.engine.place import Place
+
+# Whoever steps in a loop should not spin while weights are being replaced.
+_UPDATE_PAUSE_SECONDS = 0.001
+_PROBE = "weight_sync_probe"  # a request of our own, among those of the owner
 
 _FINISH_REASONS: dict[str | None, FinishReason] = {"stop": "stop", "length": "length"}
 
@@ -40,6 +50,8 @@ class VLLMEngine:
         seed: initial seed of the sampler.
         trust_remote_code: run Python code that comes with the model.
         kv_cache_gib: key-value cache on CPUs, GiB.
+        tensor_parallel_size: GPUs (on CPUs: processes) of this node that share the model.
+        sleep_mode: allocate GPU memory so that `sleep` can give it up.
         engine_kwargs: more arguments of `vllm.LLM`; they win over ours.
 
     Raises:
@@ -56,6 +68,8 @@ class VLLMEngine:
         seed: int,
         trust_remote_code: bool = False,
         kv_cache_gib: float = 1.0,
+        tensor_parallel_size: int = 1,
+        sleep_mode: bool = False,
         engine_kwargs: Mapping[str, Any] | None = None,
     ) -> None:
         _prepare_process(kv_cache_gib)
@@ -69,8 +83,8 @@ class VLLMEngine:
                 "`pip install rllib-dapo[cpu]` or `pip install rllib-dapo[gpu]`."
             ) from error
         from rllib_dapo.engine import weights
+        from rllib_dapo.engine.served_weights import ServedWeights
 
-        weights.register()
         on_gpu = torch.cuda.is_available()
         arguments: dict[str, Any] = {
             "model": model,
@@ -83,9 +97,16 @@ class VLLMEngine:
             # Ignore generation_config.json: no top-k or repetition penalty slips in.
             "generation_config": "vllm",
             "weight_transfer_config": WeightTransferConfig(backend=weights.BACKEND),
+            # Makes our weight transfer engine known in every worker, see there.
+            "worker_extension_cls": "rllib_dapo.engine.worker_extension.WorkerExtension",
+            "tensor_parallel_size": tensor_parallel_size,
             "enforce_eager": not on_gpu,
             "disable_log_stats": True,
         }
+        if tensor_parallel_size > 1:  # not Ray's: this may be one of its actors already
+            arguments["distributed_executor_backend"] = "mp"
+        if sleep_mode:
+            arguments["enable_sleep_mode"] = True
         if not on_gpu:
             # A prompt cut into chunks winds the request's random stream back, which
             # generators of the CPU cannot.
@@ -104,10 +125,8 @@ class VLLMEngine:
         self._engine = self._llm.llm_engine
         self._stop_token_ids = list(stop_token_ids)
         self._unfinished: set[str] = set()
-        self._weights_complete = True
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # of a complete set, by name
-        self.weights_version = 0
-        self._engine.set_weight_version("0")
+        self._finished_early: list[FinishedRequest] = []
+        self.weights = ServedWeights(self._llm, own_processes=tensor_parallel_size > 1)
         self.capacity = int(self._engine.vllm_config.scheduler_config.max_num_seqs)
 
     def submit(
@@ -118,11 +137,7 @@ class VLLMEngine:
         Raises:
             EngineError: the last weight update failed.
         """
-        if not self._weights_complete:
-            raise EngineError(
-                "the last weight update did not finish, so the engine's weights are a mixture; "
-                "load a complete set of weights before sampling"
-            )
+        self.weights.require_usable()
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -142,9 +157,25 @@ class VLLMEngine:
         self._unfinished.add(request_id)
 
     def step(self) -> list[FinishedRequest]:
-        """Compute one token of every running answer; return the requests now complete."""
+        """Compute one token of every running answer; return the requests now complete.
+
+        While the weights are being replaced it computes nothing.
+
+        Raises:
+            EngineError: the weights must not serve: an update failed, or the engine sleeps.
+        """
+        finished, self._finished_early = self._finished_early, []
+        if self.weights.updating:
+            time.sleep(_UPDATE_PAUSE_SECONDS)
+        else:
+            self.weights.require_usable()
+            finished += self._known(self._engine.step())
+        return finished
+
+    def _known(self, outputs: Sequence[RequestOutput]) -> list[FinishedRequest]:
+        """Those of the owner's requests that are complete."""
         finished = []
-        for output in self._engine.step():
+        for output in outputs:
             if output.finished and output.request_id in self._unfinished:
                 self._unfinished.discard(output.request_id)
                 answers = sorted(output.outputs, key=lambda o: o.index)
@@ -156,7 +187,7 @@ class VLLMEngine:
     @property
     def num_unfinished(self) -> int:
         """Requests submitted and not yet returned."""
-        return len(self._unfinished)
+        return len(self._unfinished) + len(self._finished_early)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Withdraw unfinished requests; others are passed over."""
@@ -170,58 +201,51 @@ class VLLMEngine:
         while self._engine.has_unfinished_requests():
             self._engine.step()
 
-    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    # -- Weights ------------------------------------------------------------------------------
+
+    @property
+    def weights_version(self) -> int:
+        """Version of the weights that serve."""
+        return self.weights.version
+
+    def load_weights(
+        self, weights: Mapping[str, Any], version: int, checksums: Mapping[str, int] | None = None
+    ) -> None:
         """Replace all weights by vLLM's update protocol and drop the prefix cache.
 
         Args:
             weights: the RLModule's whole state, arrays or tensors by name. All of it is
                 sent, `lm_head.weight` too where embeddings are tied: vLLM keeps its own.
             version: what to call these weights.
+            checksums: of the tensors as the learner sent them; None does not check.
         """
-        tensors = [
-            (name.removeprefix(CAUSAL_LM_PREFIX), _tensor(value)) for name, value in weights.items()
-        ]
-        self._weights_complete = False
-        shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
-        self._check_shapes(shapes, version)
-        try:
-            self._llm.start_weight_update()
-            self._llm.update_weights({"update_info": {"weights": tensors}})
-            self._llm.finish_weight_update(weight_version=str(version))
-        except Exception as error:
-            raise EngineError(
-                f"weights of version {version} do not fit the engine's model: {error}. Does "
-                "`model` name the same model for engine and learner?"
-            ) from error
-        # Unfinished requests compute their keys and values anew, with the new weights.
-        self._llm.reset_prefix_cache(reset_running_requests=True)
-        self._shapes = shapes
-        self._weights_complete = True
-        self.weights_version = version
-
-    def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]], version: int) -> None:
-        """Refuse weights unlike the first set: vLLM keeps the old ones where some are missing."""
-        expected = shapes if self._shapes is None else self._shapes
-        differing = [n for n in {**expected, **shapes} if expected.get(n) != shapes.get(n)]
-        if differing:
-            name = differing[0]
-            raise EngineError(
-                f"weights of version {version} do not fit the engine's model: {name} has shape "
-                f"{shapes.get(name, 'none: it is missing')}, expected "
-                f"{expected.get(name, 'no such name')} ({len(differing)} tensors differ). Does "
-                "`model` name the same model for engine and learner?"
-            )
+        self.weights.load(weights, version, checksums)
 
     def prompt_logprobs(self, token_ids: Sequence[int]) -> FloatArray:
-        """float32[T-1], log p(token t | tokens before t) at temperature 1, for t ≥ 1."""
+        """float32[T-1], log p(token t | tokens before t) at temperature 1, for t ≥ 1.
+
+        Running requests go on meanwhile.
+
+        Raises:
+            EngineError: the weights must not serve.
+        """
+        self.weights.require_usable()
         from vllm import SamplingParams
 
         params = SamplingParams(max_tokens=1, prompt_logprobs=0, detokenize=False)
-        prompts = [{"prompt_token_ids": list(token_ids)}]
-        output = self._llm.generate(prompts, params, use_tqdm=False)[0]
-        rows = output.prompt_logprobs[1:]
-        values = [row[t].logprob for row, t in zip(rows, token_ids[1:], strict=True)]
-        return np.array(values, dtype=np.float32)
+        self._engine.add_request(_PROBE, {"prompt_token_ids": list(token_ids)}, params)
+        while True:
+            outputs = self._engine.step()
+            self._finished_early += self._known(outputs)
+            for output in outputs:
+                if output.request_id == _PROBE and output.finished:
+                    rows = output.prompt_logprobs[1:]
+                    values = [row[t].logprob for row, t in zip(rows, token_ids[1:], strict=True)]
+                    return np.array(values, dtype=np.float32)
+
+    def places(self) -> list[Place]:
+        """Where its workers compute, in order of their ranks."""
+        return list(self._engine.collective_rpc("worker_place"))
 
     def shutdown(self) -> None:
         """Free the engine's memory."""

@@ -1,0 +1,1 @@
+"""How the learner's weights reach the engines, and how that is checked."""

@@ -1,0 +1,62 @@
+"""Which way the weights go, by where learners and engines compute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from rllib_dapo.engine.place import Place
+from rllib_dapo.errors import refuse
+
+WeightSyncChoice = Literal["auto", "object_store", "cuda_ipc", "nccl"]
+Transport = Literal["in_process", "object_store", "cuda_ipc", "nccl"]
+
+
+def choose_transport(
+    choice: WeightSyncChoice,
+    learners: Sequence[Place],
+    engines: Iterable[Sequence[Place]],
+) -> Transport:
+    """The transport for these places.
+
+    | what is where | auto |
+    |---|---|
+    | the one learner in the process of the one engine | `in_process` |
+    | a learner or an engine without a GPU | `object_store` |
+    | each engine on GPUs that learners compute on too | `cuda_ipc` |
+    | no engine on a GPU that a learner computes on | `nccl` |
+    | some engines on such GPUs, some not | `object_store` |
+
+    Args:
+        choice: the setting `weight_sync`.
+        learners: where each learner computes.
+        engines: of each engine, where its workers compute.
+
+    Raises:
+        SettingError: what was chosen by hand cannot work there.
+    """
+    engines = [tuple(workers) for workers in engines]
+    workers = [place for engine in engines for place in engine]
+    learner_gpus = {place.gpu for place in learners}
+    everything_on_gpus = None not in learner_gpus | {place.gpu for place in workers}
+    shared = [place.gpu in learner_gpus for place in workers]
+    if choice == "object_store":
+        return "object_store"
+    if choice == "auto":
+        if len(learners) == 1 and [list(learners)] == [list(engine) for engine in engines]:
+            return "in_process"
+        if not everything_on_gpus or not workers:
+            return "object_store"
+        return "cuda_ipc" if all(shared) else "object_store" if any(shared) else "nccl"
+    remedy = "use 'auto', or 'object_store', which works everywhere"
+    if not everything_on_gpus:
+        refuse("weight_sync", choice, f"a learner or an engine computes on a CPU; {remedy}")
+    if choice == "cuda_ipc" and not all(shared):
+        refuse("weight_sync", choice, f"an engine is on a GPU without a learner; {remedy}")
+    if choice == "nccl" and any(shared):
+        refuse(
+            "weight_sync",
+            choice,
+            f"an engine is on a learner's GPU, where NCCL allows one process only; {remedy}",
+        )
+    return choice

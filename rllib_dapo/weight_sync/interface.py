@@ -1,0 +1,87 @@
+"""What the driver knows of a weight sync: it sends the learner's weights to runners.
+
+    learner --WeightSync.send--> engines of the runners --checks--> serve
+
+Whatever way they go, the same holds: the learner says which version they are, an engine serves
+them only when a complete set has arrived, and a runner that could not take them is named and
+serves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+LOCAL_RUNNER = 0
+"""The number of RLlib's local runner; remote ones count from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What runners answered to one call.
+
+    Attributes:
+        values: by runner.
+        failures: why the others did not answer, by runner.
+    """
+
+    values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, str] = field(default_factory=dict)
+
+
+class Runners(Protocol):
+    """Some runners with an engine each."""
+
+    def ids(self) -> list[int]:
+        """Their numbers; `[LOCAL_RUNNER]` if the engine is in this process."""
+        ...
+
+    def handles(self) -> Mapping[int, Any]:
+        """Ray's actor handles by number; none of the local one."""
+        ...
+
+    def call(self, method: str, *arguments: Any, only: Sequence[int] | None = None) -> Answers:
+        """Call a method of their engines at once, between two steps, and wait for all.
+
+        Args:
+            method: of `VLLMEngine` or its `weights` (`weights.start`).
+            *arguments: object references of Ray arrive as what they refer to.
+            only: some of them; None: all.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """How a sync went.
+
+    Attributes:
+        version: of the weights that were sent.
+        served: runners that serve them now.
+        failed: why others do not, by runner. They refuse to sample, or do not answer: start
+            them again.
+        gap: mean absolute difference of log-probabilities between learner and engine, nats,
+            the largest over the runners; None if this sync was not checked.
+    """
+
+    version: int
+    served: tuple[int, ...]
+    failed: dict[int, str]
+    gap: float | None = None
+
+
+class WeightSync(Protocol):
+    """One way for the weights to go."""
+
+    transport: str
+    """`in_process`, `object_store`, `cuda_ipc` or `nccl`."""
+
+    def send(self, runners: Runners) -> SyncReport:
+        """Bring the learner's weights into the engines and wait until they serve.
+
+        Raises:
+            EngineError: no runner could take them.
+            TrainingError: a learner is lost.
+        """
+        ...
