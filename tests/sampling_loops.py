@@ -51,6 +51,7 @@ def sample(
     scores_of: Callable[[int], Sequence[Any]],
     random: Random | None = None,
     start: int = 0,
+    version: int = 0,
 ) -> list[int]:
     """Sample until the sampler is done, and let finish what was asked.
 
@@ -59,6 +60,7 @@ def sample(
         scores_of: scores of the problem at a position.
         random: chooses which answer comes next and when to ask; None: in order, asking at once.
         start: position of the first problem.
+        version: of the weights that answer.
 
     Returns:
         The positions asked for.
@@ -73,5 +75,6 @@ def sample(
         if under_way:
             place = 0 if random is None else random.randrange(len(under_way))
             position = under_way.pop(place)
-            sampler.add(make_group(position, scores_of(position)))
+            group = make_group(position, scores_of(position))
+            sampler.add(replace(group, weights_version=version))
     return asked

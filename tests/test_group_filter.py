@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sampling_loops import graded
 from strategies import examples, make_group, rewards
 
 from rllib_dapo.ops.advantages import group_advantages
 from rllib_dapo.rewards.length import soft_overlong_punishment
-from rllib_dapo.sampling.dynamic import classify
+from rllib_dapo.sampling.verdicts import REMEDIES, Verdict, classify
 
 RIGHT, WRONG, MIXED = [1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]
 
@@ -32,6 +35,19 @@ RIGHT, WRONG, MIXED = [1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]
         (make_group(0, MIXED, failure="grader died"), "failed"),
         (make_group(0, MIXED, finish_reason="abort"), "failed"),
         (make_group(0, MIXED, finish_reason="length"), "kept"),
+        (make_group(0, WRONG, finish_reason="length"), "truncated"),
+        (make_group(0, RIGHT, finish_reason="length"), "all_correct"),
+        (make_group(0, WRONG, finish_reason="length", failure="grader died"), "failed"),
+        (graded(make_group(0, WRONG), "timed_out", "different"), "ungraded"),
+        (graded(make_group(0, WRONG), "different", "no_answer"), "all_wrong"),
+        (graded(make_group(0, [-1.0] * 3), "timed_out", "different", "different"), "all_wrong"),
+        (graded(make_group(0, [-1.0] * 3), "timed_out", "different", "timed_out"), "ungraded"),
+        (graded(make_group(0, MIXED), "value", "timed_out"), "kept"),
+        (graded(make_group(0, RIGHT), "timed_out", "timed_out"), "all_correct"),
+        (
+            graded(make_group(0, WRONG, finish_reason="length"), "timed_out", "timed_out"),
+            "truncated",
+        ),
         (make_group(0, []), "failed"),
     ],
 )
@@ -81,3 +97,13 @@ def test_answers_all_wrong_but_of_different_lengths_are_no_signal():
     shaped = [-1.0 + soft_overlong_punishment(n, max_length=10, cache=4) for n in lengths]
     assert group_advantages(shaped).any()
     assert classify(group) == "all_wrong"
+
+
+def test_one_answer_that_ended_by_itself_makes_a_group_wrong_instead_of_truncated():
+    group = make_group(0, WRONG, finish_reason="length")
+    ended = replace(group.completions[0], finish_reason="stop")
+    assert classify(replace(group, completions=(ended, *group.completions[1:]))) == "all_wrong"
+
+
+def test_every_reason_to_drop_a_group_has_a_remedy():
+    assert set(REMEDIES) == set(get_args(Verdict)) - {"kept"}

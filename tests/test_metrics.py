@@ -9,7 +9,8 @@ import pytest
 from strategies import make_group
 
 from rllib_dapo import metrics
-from rllib_dapo.rollout_metrics import batch_metrics, evaluation_metrics
+from rllib_dapo.rollout_metrics import batch_metrics, demand_metrics, evaluation_metrics
+from rllib_dapo.sampling.batch_progress import Progress
 from rllib_dapo.sampling.token_batch import RewardShaping
 from rllib_dapo.types import Group
 
@@ -123,6 +124,34 @@ def test_how_verdicts_came_about_and_what_was_reflected_on():
     assert values["reflections_per_answer"] == 2.0
     silent = batch_metrics([group], [group], {"kept": 1}, SHAPING)  # nothing in its info
     assert silent["verdict_no_answer_share"] == silent["reflection_share"] == 0.0
+
+
+def test_reasons_are_shares_of_the_scored_groups():
+    counts = {"kept": 3, "all_wrong": 1, "truncated": 2, "ungraded": 4, "failed": 5}
+    values = batch_metrics([], [], counts, SHAPING)
+    assert values["groups_all_wrong_share"] == 0.1
+    assert values["groups_truncated_share"] == 0.2
+    assert values["groups_ungraded_share"] == 0.4
+
+
+def test_what_was_asked_for_and_what_comes_from_other_batches():
+    progress = Progress(
+        kept=4, wanted=3, dropped={}, carried=2, asked=9, resolved=6, under_way=3, limit=30
+    )
+    batch = [make_group(i, [1.0, -1.0]) for i in range(3)]
+    values = demand_metrics(progress, batch, surplus=1, expired=7, keep_rate=0.25)
+    assert values == {
+        "groups_asked": 9.0,
+        "groups_under_way": 3.0,
+        "groups_reused": 2.0,
+        "groups_surplus": 1.0,
+        "groups_expired": 7.0,
+        "keep_rate": 0.25,
+    }
+    assert set(values) <= names(metrics.ROLLOUT_METRICS, metrics.ROLLOUT)
+    for used in (batch[:1], []):  # more carried over than used
+        reused = demand_metrics(progress, used, surplus=1, expired=0, keep_rate=1.0)
+        assert reused["groups_reused"] == len(used)
 
 
 def test_evaluation_numbers_are_those_of_k_answers_to_each_problem():

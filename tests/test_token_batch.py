@@ -15,6 +15,7 @@ from rllib_dapo.ops.aggregation import kept_lengths, loss_totals, loss_weights
 from rllib_dapo.ops.objective import clipped_objective
 from rllib_dapo.sampling.dynamic import DynamicSampler
 from rllib_dapo.sampling.token_batch import RewardShaping, length_penalties, make_token_batch
+from rllib_dapo.sampling.verdicts import classify
 from rllib_dapo.types import Group, TokenBatch
 
 OFF = RewardShaping(
@@ -206,9 +207,7 @@ def test_the_soft_punishment_tells_equally_wrong_answers_apart_but_never_makes_a
     """Groups are filtered by the scores alone, before any shaping."""
     wrong = make_group(0, [-1.0, -1.0], lengths=[2, 9])
     assert length_penalties(wrong, SOFT).tolist() == [0.0, -0.75]
-    sampler = DynamicSampler(1)
-    sampler.next_request()
-    assert sampler.add(wrong) == "all_wrong"
+    assert classify(wrong) == "all_wrong"
 
 
 def test_dynamic_sampling_alone_changes_which_groups_there_are_and_nothing_in_them():
@@ -216,8 +215,8 @@ def test_dynamic_sampling_alone_changes_which_groups_there_are_and_nothing_in_th
     useless = make_group(2, [1.0, 1.0], lengths=[3, 3])
 
     def batch(enabled: bool) -> TokenBatch:
-        sampler = DynamicSampler(3, enabled=enabled, max_rounds=1, at_limit="train_on_partial")
-        sampler.next_request()
+        sampler = DynamicSampler(3, max_problems=3, enabled=enabled, at_limit="train_on_partial")
+        sampler.expect(group.ref for group in (*kept, useless))
         for group in (*kept, useless):
             sampler.add(group)
         return make_token_batch(sampler.result()[0], OFF)
