@@ -192,7 +192,9 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             if job is not None:
                 groups += self._begin(pipeline, job)
             if self._open:
-                groups += pipeline.collect(0.0 if groups else seconds)
+                ready = pipeline.collect(0.0 if groups else seconds)
+                groups += ready
+                self._close({group.ref for group in ready})
         except EngineError as error:  # the driver decides; RLlib would sleep and exit
             return self._reply(groups, broken=str(error))
         except Exception as error:  # noqa: BLE001 - likewise
@@ -268,10 +270,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         known = self._open.get(request.request_id)
         if known is None:  # withdrawn
             return None
-        try:
-            return self._episodes.group(*known, request.answers, self._weights_version)
-        finally:
-            self._open.pop(request.request_id, None)
+        return self._episodes.group(*known, request.answers, self._weights_version)
+
+    def _close(self, refs: set[ProblemRef]) -> None:
+        """Problems stay open until their groups are handed out, or nobody would ask for them."""
+        self._open = {i: known for i, known in self._open.items() if known[0] not in refs}
 
     def _environment(self, ref: ProblemRef) -> Any:
         return self._evaluation_env if ref.evaluation else self.env
