@@ -30,6 +30,7 @@ from rllib_dapo.sampling.token_batch import RewardShaping, make_token_batch
 from rllib_dapo.types import Group
 
 _STATE = "dapo"
+_PHASES = ("sample_s", "learn_s", "sync_s")
 
 
 class DAPO(Algorithm):
@@ -55,7 +56,7 @@ class DAPO(Algorithm):
         self._rollouts = Rollouts(self.config, self._pool, self._problems)
         self._payload: dict[str, Any] | None = None
         self._samples_lifetime = 0
-        self._seconds: dict[str, float] = {}
+        self._seconds = dict.fromkeys(_PHASES, 0.0)
         self._sync_weights()
 
     def __repr__(self) -> str:
@@ -70,7 +71,7 @@ class DAPO(Algorithm):
         With `rollout_lead: 1` the next batch is sampled while the learner works on this one;
         the engines get the new weights when both are done.
         """
-        self._seconds = dict.fromkeys(("sample_s", "learn_s", "sync_s"), 0.0)
+        self._seconds = dict.fromkeys(_PHASES, 0.0)
         config = self.config
         if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
             self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())

@@ -123,8 +123,8 @@ def test_a_reward_that_is_constant_for_ever_is_an_error_with_counts(build, scrip
     algorithm = build(script, max_sampling_rounds=3)
     with pytest.raises(SamplingError) as caught:
         algorithm.train()
-    assert f"36 {reason}" in str(caught.value)  # 4 + 16 + 16: bounded
-    assert "kept 0 of 4 groups in 3 rounds" in str(caught.value)
+    assert f"12 {reason}" in str(caught.value)  # 3 times 4: bounded
+    assert "kept 0 of 4 groups and has asked for 12 problems" in str(caught.value)
 
 
 def test_skip_goes_on_without_an_update(build):
@@ -148,24 +148,49 @@ def test_train_on_partial_trains_on_the_groups_there_are(build):
     assert rollout(result)["skipped_batch"] == 0
 
 
-def test_without_dynamic_sampling_every_group_is_kept_in_one_round(build):
+def test_without_dynamic_sampling_every_group_is_kept(build):
     algorithm = build(easy, dynamic_sampling=False)
     result = algorithm.train()
     assert rollout(result)["groups_sampled"] == rollout(result)["groups_kept"] == 4
-    assert rollout(result)["rounds"] == 1
+    assert rollout(result)["groups_asked"] == 4
     assert rollout(result)["groups_all_correct_share"] > 0
 
 
-@pytest.mark.parametrize("reuse", [True, False])
-def test_surplus_groups_are_reused_if_asked_for(build, reuse):
-    algorithm = build(easy, reuse_surplus=reuse)
-    results, surplus = [], []
-    for _ in range(6):
-        surplus.append(len(algorithm._surplus))
-        results.append(rollout(algorithm.train()))
-    assert [r["groups_reused"] for r in results] == surplus
-    assert (sum(surplus) > 0) == reuse
+@pytest.mark.parametrize("age", [1, 0])
+def test_groups_left_over_are_used_first_while_they_are_fresh(build, age):
+    algorithm = build(easy, max_group_age=age)
+    results = [rollout(algorithm.train()) for _ in range(8)]
+    reused = [r["groups_reused"] for r in results]
+    surplus = [r["groups_surplus"] for r in results]
     assert all(r["groups_kept"] == 4 for r in results)
+    assert sum(surplus) > 0
+    if age:
+        assert reused[1:] == surplus[:-1]  # all of them fit into the next batch here
+        assert not any(r["groups_expired"] for r in results)
+    else:
+        assert not any(reused)
+        assert [r["groups_expired"] for r in results[1:]] == surplus[:-1]
+
+
+def asked(algorithm: Any) -> list[str]:
+    return engine(algorithm).prompts
+
+
+@pytest.mark.parametrize("mode", ["finish", "abort", "continue"])
+def test_no_problem_is_lost_whatever_happens_to_unfinished_ones(build, problems, mode):
+    """Each problem of an epoch is answered once: trained on, counted as dropped, or in hand."""
+    sums = [f"{i}+{7 * i % 10}" for i in range(40)]
+    algorithm = build(easy, unfinished_groups=mode, max_group_age=9, **problems(*sums))
+    trained, dropped, position = 0, 0, 0
+    while position < 30:
+        result = rollout(algorithm.train())
+        trained += result["groups_kept"]
+        dropped += result["groups_sampled"] * result["groups_all_correct_share"]
+        position = result["problem_stream_position"]
+    state = algorithm._rollouts.get_state()
+    assert trained + dropped + len(state["leftovers"]) + len(state["again"]) == position
+    if mode != "abort":  # there a problem may be begun twice
+        assert max(Counter(asked(algorithm)).values()) == 1
 
 
 # -- Data ---------------------------------------------------------------------------------
@@ -249,9 +274,9 @@ def test_a_restored_run_goes_on_as_the_uninterrupted_one(build, problems, tmp_pa
     path = first.save_to_path(tmp_path / "checkpoint")
     second.restore_from_path(path)
     assert (weights(second) == weights(first)).all()
-    carried = [group.ref.position for group in first._surplus]
+    carried = [group.ref for group in first._rollouts.get_state()["leftovers"]]
     assert carried
-    assert [group.ref.position for group in second._surplus] == carried
+    assert [group.ref for group in second._rollouts.get_state()["leftovers"]] == carried
     assert engine(second).weights_version == 3
 
     expected = [whole.train() for _ in range(5)]
@@ -303,10 +328,11 @@ def test_a_state_handed_over_goes_on_as_the_run_it_is_from(build):
     first, second = build(easy), build(easy)
     for _ in range(3):
         first.train()
-    assert first._surplus
+    assert first._rollouts.get_state()["leftovers"]
     second.set_state(first.get_state())
     assert second._pool.weights_version == engine(second).weights_version == 3
     a, b = first.train(), second.train()
     assert (weights(first) == weights(second)).all()
     assert rollout(a)["groups_reused"] == rollout(b)["groups_reused"] > 0
-    assert [g.ref for g in first._surplus] == [g.ref for g in second._surplus]
+    left = [[g.ref for g in x._rollouts.get_state()["leftovers"]] for x in (first, second)]
+    assert left[0] == left[1]
