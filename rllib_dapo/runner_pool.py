@@ -14,14 +14,13 @@ from __future__ import annotations
 
 import heapq
 import logging
-import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.runner_calls import LOCAL, RunnerCalls
+from rllib_dapo.runner_state import RunnerState
 from rllib_dapo.sampling_job import RunnerReply, make_job
 from rllib_dapo.settings import DAPOSettings
 from rllib_dapo.text_episodes import failed_group
@@ -32,32 +31,6 @@ logger = logging.getLogger(__name__)
 # How long a runner keeps a call when nothing is finished: the beat in which progress is shown
 # and new work is handed out.
 _SLICE_SECONDS = 0.5
-# What a runner has in hand, in multiples of what its engine computes at once: half of it waits
-# in the engine's queue while the next message is on its way.
-_IN_HAND = 1.5
-
-
-@dataclass
-class _Runner:
-    """What the pool knows of one runner.
-
-    Attributes:
-        open: problems it is answering.
-        new: of them, those it has not been told yet.
-        calling: whether a call of it is under way.
-        steps: engine steps it has reported.
-        heard: when it last showed progress, or was idle; `time.monotonic`.
-        capacity: answers its engine computes at once.
-        busy_s: seconds its engine has computed, as it says.
-    """
-
-    open: dict[ProblemRef, None] = field(default_factory=dict)
-    new: list[ProblemRef] = field(default_factory=list)
-    calling: bool = False
-    steps: int = -1
-    heard: float = field(default_factory=time.monotonic)
-    capacity: int = 256
-    busy_s: float = 0.0
 
 
 class RunnerPool:
@@ -90,10 +63,11 @@ class RunnerPool:
         self._config = config
         self._seed = seed
         self._equip = equip
-        self._runners = {number: _Runner() for number in calls.alive()}
+        self._runners = {number: RunnerState() for number in calls.alive()}
         self._size = len(self._runners)
         self._queue: deque[ProblemRef] = deque()
-        self._attempts: Counter[ProblemRef] = Counter()
+        self._suspects: deque[ProblemRef] = deque()  # asked more than once, in vain
+        self._attempts: Counter[ProblemRef] = Counter()  # in vain
         self._given_up: list[Group] = []
         self._reason = "none has ever answered"
         self._alone_since: float | None = None
@@ -108,7 +82,8 @@ class RunnerPool:
     @property
     def under_way(self) -> int:
         """Problems asked and not answered."""
-        return len(self._queue) + sum(len(r.open) for r in self._runners.values())
+        waiting = len(self._queue) + len(self._suspects) + len(self._given_up)
+        return waiting + sum(len(runner.open) for runner in self._runners.values())
 
     def ask(self, refs: Sequence[ProblemRef]) -> None:
         """Have problems answered, after those already asked."""
@@ -138,9 +113,12 @@ class RunnerPool:
             Groups that have finished since the last poll, and the problems that are not
             answered, in the order of their positions.
         """
-        groups = self._settle()
-        refs = [*self._queue, *(ref for r in self._runners.values() for ref in r.open)]
+        groups = self._settle() + self._given_up
+        self._given_up = []
+        refs = [*self._queue, *self._suspects]
+        refs += [ref for runner in self._runners.values() for ref in runner.open]
         self._queue.clear()
+        self._suspects.clear()
         asked = [number for number, runner in self._runners.items() if runner.open]
         for runner in self._runners.values():
             runner.open.clear()
@@ -171,34 +149,41 @@ class RunnerPool:
 
     # -- Work -----------------------------------------------------------------------------
 
-    def _call(self, number: int, runner: _Runner) -> None:
+    def _call(self, number: int, runner: RunnerState) -> None:
         """Tell a runner what is new, and ask for what it has finished."""
         job = make_job(
             self._config, runner.new, seed=self._seed, weights_version=self.weights_version
         )
-        runner.calling = self._calls.start(number, job, _SLICE_SECONDS)
+        seconds = 0.0 if runner.steps < 0 else _SLICE_SECONDS  # at first, just say who you are
+        runner.calling = self._calls.start(number, job, seconds)
         if runner.calling and job is not None:
             runner.new = [ref for ref in runner.new if ref not in job.refs]
 
     def _hand_out(self) -> None:
-        """The queue's first problems to the runners that have least to do."""
-        size = max(self._config.group_size, 1)
-        loads = []
-        for number, runner in self._runners.items():
-            room = max(1, math.ceil(_IN_HAND * runner.capacity / size))
-            if len(runner.open) < room:
-                loads.append((len(runner.open) / room, number, room))
+        """The queue's first problems to the runners that have least to do.
+
+        A problem whose runners have failed more than once is answered by a runner that has
+        nothing else: if it is what brings them down, it takes no others along.
+        """
+        size = self._config.group_size
+        for runner in self._runners.values():
+            if self._suspects and not runner.open:
+                runner.give(self._suspects.popleft())
+        loads = [
+            (len(runner.open) / runner.room(size), number)
+            for number, runner in self._runners.items()
+            if len(runner.open) < runner.room(size) and not self._suspected(runner)
+        ]
         heapq.heapify(loads)
         while self._queue and loads:
-            _, number, room = heapq.heappop(loads)
+            _, number = heapq.heappop(loads)
             runner = self._runners[number]
-            ref = self._queue.popleft()
-            if not runner.open:
-                runner.heard = time.monotonic()
-            runner.open[ref] = None
-            runner.new.append(ref)
-            if len(runner.open) < room:
-                heapq.heappush(loads, (len(runner.open) / room, number, room))
+            runner.give(self._queue.popleft())
+            if len(runner.open) < runner.room(size):
+                heapq.heappush(loads, (len(runner.open) / runner.room(size), number))
+
+    def _suspected(self, runner: RunnerState) -> bool:
+        return len(runner.open) == 1 and self._attempts[next(iter(runner.open))] > 1
 
     def _take(self, number: int, reply: RunnerReply) -> list[Group]:
         """What a reply says; groups that were asked for, each once."""
@@ -244,7 +229,7 @@ class RunnerPool:
     def _take_in(self, equipped: Sequence[int]) -> None:
         for number in equipped:
             logger.warning("runner %d is back", number)
-            self._runners[number] = _Runner()
+            self._runners[number] = RunnerState()
             self._returned.append(number)
         self._back &= set(self._calls.alive()) - set(equipped)
 
@@ -264,7 +249,8 @@ class RunnerPool:
         limit = self._config.max_problem_attempts
         for ref in reversed(again):
             if self._attempts[ref] < limit:
-                self._queue.appendleft(ref)
+                queue = self._queue if self._attempts[ref] == 1 else self._suspects
+                queue.appendleft(ref)
                 continue
             del self._attempts[ref]
             why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"

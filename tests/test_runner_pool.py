@@ -1,146 +1,278 @@
-"""Many runners as one: who is asked what, and what happens when one of them dies.
+"""Many runners as one: who is asked what, and what happens when one of them fails.
 
-Control flow only: the runners and RLlib's group of them are small stand-ins.
+Control flow only: the runners are small stand-ins behind `RunnerCalls`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from strategies import make_group
 
-from rllib_dapo.engine.base import Sampling
+from rllib_dapo import runner_pool
 from rllib_dapo.errors import EngineError
+from rllib_dapo.runner_calls import LOCAL, LocalCalls
 from rllib_dapo.runner_pool import RunnerPool
 from rllib_dapo.sampling_job import RunnerReply, SamplingJob
+from rllib_dapo.settings import DAPOSettings
 from rllib_dapo.types import Group, ProblemRef
 
 pytestmark = pytest.mark.timeout(20)  # a pool that waits for a dead runner waits for ever
 
 
-class Runner:
-    """Finishes one problem per call; may die or report an error after some calls."""
+class Settings(DAPOSettings):
+    """Groups of two; patience for tests."""
 
-    def __init__(self, *, dies_after: int | None = None, fails_after: int | None = None) -> None:
+    group_size = 2
+    evaluation_samples = 3
+    runner_timeout_s = 0.2
+    runner_restart_timeout_s = 0.2
+
+
+class Runner:
+    """Finishes one problem a call; from some call on it may die, hang, or break."""
+
+    def __init__(
+        self,
+        *,
+        capacity: int = 4,
+        dies: int | None = None,
+        hangs: int | None = None,
+        breaks: int | None = None,
+        comes_back: bool = False,
+    ) -> None:
+        self.capacity, self.comes_back = capacity, comes_back
         self.jobs: list[SamplingJob] = []
         self.alive = True
-        self._dies_after, self._fails_after = dies_after, fails_after
+        self.left: list[ProblemRef] = []
+        self.version: int | None = 0
         self._calls = 0
-        self._left: list[ProblemRef] = []
+        self._dies, self._hangs, self._breaks = dies, hangs, breaks
 
     def collect(self, job: SamplingJob | None, *, seconds: float) -> RunnerReply | None:
-        """None: the runner died instead of answering."""
+        """None: it died instead of answering, or does not answer."""
+        call, self._calls = self._calls, self._calls + 1
         if job is not None:
+            assert job.weights_version == self.version
             self.jobs.append(job)
-            self._left = list(job.refs)
-        if self._calls == self._dies_after:
+            self.left += job.refs
+        if self._dies is not None and call >= self._dies:
             self.alive = False
             return None
-        if self._calls == self._fails_after:
-            return RunnerReply((), 0, "RuntimeError: out of memory")
-        self._calls += 1
-        done = [self._left.pop(0)] if self._left else []
-        groups = tuple(make_group(ref.position, [1.0, -1.0]) for ref in done)
-        return RunnerReply(groups, len(self._left))
+        if self._breaks is not None and call >= self._breaks:
+            return RunnerReply((), len(self.left), broken="RuntimeError: out of memory")
+        if self._hangs is not None and call >= self._hangs:
+            return RunnerReply((), len(self.left), steps=1, capacity=self.capacity)
+        done = [self.left.pop(0)] if self.left else []
+        groups = tuple(made(ref) for ref in done)
+        return RunnerReply(groups, len(self.left), 10 + call, 0.5 * call, self.capacity)
+
+    def withdraw(self) -> None:
+        self.left.clear()
+
+    def restart(self) -> None:
+        self.alive, self.left, self.version = True, [], None
+        self._dies = self._hangs = self._breaks = None
 
 
-class RunnerGroup:
-    """The part of RLlib's EnvRunnerGroup that the pool uses."""
+class Calls:
+    """`RunnerCalls` to these runners; at most `late` replies arrive at once."""
 
-    def __init__(self, *runners: Runner, local: Runner | None = None) -> None:
+    def __init__(self, *runners: Runner, late: int = 100) -> None:
         self.runners = dict(enumerate(runners, start=1))
-        self.local_env_runner = local
-        self._requests: list[tuple[int, Callable[[], RunnerReply | None]]] = []
+        self.killed: list[int] = []
+        self.refuse_weights: set[int] = set()
+        self._requests: list[tuple[int, SamplingJob | None]] = []
+        self._late = late
 
-    def num_remote_workers(self) -> int:
-        return len(self.runners)
+    def alive(self) -> list[int]:
+        return [number for number, runner in self.runners.items() if runner.alive]
 
-    def healthy_worker_ids(self) -> list[int]:
-        return [i for i, runner in self.runners.items() if runner.alive]
+    def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
+        assert runner not in dict(self._requests), "a second call while one is under way"
+        if self.runners[runner].alive:
+            self._requests.append((runner, job))
+        return self.runners[runner].alive
 
-    def foreach_env_runner_async(
-        self, func: str, *, tag: str, kwargs: dict[str, Any], remote_worker_ids: list[int]
-    ) -> int:
-        (worker,) = remote_worker_ids
-        runner = self.runners[worker]
-        if not runner.alive or worker in {busy for busy, _ in self._requests}:
-            return 0
-        self._requests.append((worker, lambda: getattr(runner, func)(**kwargs)))
-        return 1
+    def replies(self) -> list[tuple[int, RunnerReply]]:
+        requests, self._requests = self._requests[: self._late], self._requests[self._late :]
+        replies = [
+            (number, self.runners[number].collect(job, seconds=0.0)) for number, job in requests
+        ]
+        return [(number, reply) for number, reply in replies if reply is not None]
 
-    def fetch_ready_async_reqs(
-        self, *, tags: str, timeout_seconds: float
-    ) -> list[tuple[int, RunnerReply]]:
-        requests, self._requests = self._requests, []
-        replies = [(worker, call()) for worker, call in requests]
-        return [(worker, reply) for worker, reply in replies if reply is not None]
+    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
+        for number in runners:
+            getattr(self.runners[number], method)(**kwargs)
+        return list(runners)
 
+    def kill(self, runner: int) -> None:
+        self.killed.append(runner)
+        self.runners[runner].alive = False
 
-def job(problems: int) -> SamplingJob:
-    refs = tuple(ProblemRef(position, position, position) for position in range(problems))
-    return SamplingJob(refs, 2, Sampling(1.0, 1.0, 8), seed=100)
+    def returned(self) -> list[int]:
+        back = [n for n, r in self.runners.items() if not r.alive and r.comes_back]
+        for number in back:
+            self.runners[number].restart()
+        return back
 
-
-def sample(group: RunnerGroup, problems: int) -> list[Group]:
-    return list(RunnerPool(group).sample(job(problems)))
-
-
-def asked(runner: Runner) -> list[list[int]]:
-    return [[ref.position for ref in job.refs] for job in runner.jobs]
-
-
-def test_problem_i_goes_to_runner_i_modulo_their_number():
-    group = RunnerGroup(Runner(), Runner(), Runner())
-    groups = sample(group, 8)
-    assert asked(group.runners[1]) == [[0, 3, 6]]
-    assert asked(group.runners[2]) == [[1, 4, 7]]
-    assert asked(group.runners[3]) == [[2, 5]]
-    assert sorted(g.ref.position for g in groups) == list(range(8))
+    def equip(self, runners: Sequence[int]) -> list[int]:
+        done = [number for number in runners if number not in self.refuse_weights]
+        for number in done:
+            self.runners[number].version = 0
+        return done
 
 
-def test_a_runner_without_problems_is_not_waited_for():
-    group = RunnerGroup(Runner(), Runner(), Runner())
-    assert [g.ref.position for g in sample(group, 1)] == [0]
+def made(ref: ProblemRef) -> Group:
+    group = make_group(ref.position, [1.0, -1.0])
+    return Group(ref, group.prompt, group.completions, 0)
 
 
-def test_no_two_runners_sample_with_the_same_seed_and_a_run_repeats_its_seeds():
-    def seeds() -> list[int]:
-        group = RunnerGroup(Runner(), Runner(dies_after=1), Runner())
-        sample(group, 9)
-        return [job.seed for runner in group.runners.values() for job in runner.jobs]
-
-    first = seeds()
-    assert len(first) == 5  # three jobs, and two for what the dead runner left
-    assert len(set(first)) == 5
-    assert seeds() == first
+def refs(count: int, *, evaluation: bool = False) -> list[ProblemRef]:
+    return [ProblemRef(p, p, p, evaluation) for p in range(count)]
 
 
-def test_all_problems_of_a_job_are_sampled_in_its_way():
-    group = RunnerGroup(Runner(), Runner())
-    sample(group, 4)
-    for runner in group.runners.values():
-        (given,) = runner.jobs
-        assert (given.group_size, given.sampling) == (2, Sampling(1.0, 1.0, 8))
+def make_pool(calls: Calls) -> RunnerPool:
+    return RunnerPool(calls, Settings(), seed=7, equip=calls.equip)
 
 
-@pytest.mark.parametrize("dies_after", [0, 1, 2])
-def test_the_problems_of_a_dead_runner_are_asked_again_and_none_is_doubled(dies_after):
-    group = RunnerGroup(Runner(), Runner(dies_after=dies_after), Runner())
-    counts = Counter(g.ref.position for g in sample(group, 9))
-    assert counts == Counter(range(9))
-    again = [positions for i in (1, 3) for positions in asked(group.runners[i])[1:]]
-    lost = sorted(position for positions in again for position in positions)
-    assert lost == [1, 4, 7][dies_after:]
+def sample(calls: Calls, problems: int) -> list[Group]:
+    pool = make_pool(calls)
+    pool.ask(refs(problems))
+    groups = []
+    while pool.under_way:
+        groups += pool.poll()
+    return groups
 
 
-def test_a_runner_that_dies_while_it_repeats_anothers_work_loses_nothing_either():
-    group = RunnerGroup(Runner(), Runner(dies_after=0), Runner(dies_after=3))
-    counts = Counter(g.ref.position for g in sample(group, 9))
-    assert counts == Counter(range(9))
-    assert group.healthy_worker_ids() == [1]
+def asked(runner: Runner) -> list[int]:
+    return [ref.position for job in runner.jobs for ref in job.refs]
+
+
+def counted(groups: list[Group]) -> Counter[int]:
+    return Counter(group.ref.position for group in groups)
+
+
+# -- Balance ------------------------------------------------------------------------------
+
+
+def test_the_runner_with_least_to_do_gets_the_next_problem():
+    calls = Calls(Runner(), Runner(), Runner())
+    pool = make_pool(calls)
+    pool.ask(refs(11))
+    pool.poll()  # one each, of which they know no more
+    pool.poll()
+    assert [asked(calls.runners[n]) for n in (1, 2, 3)] == [[0, 3, 6, 9], [1, 4, 7, 10], [2, 5, 8]]
+
+
+def test_a_runner_has_in_hand_what_its_engine_computes_at_once_and_half_of_it_more():
+    calls = Calls(Runner(capacity=8), Runner(capacity=32))
+    pool = make_pool(calls)
+    pool.ask(refs(1_000))
+    pool.poll()  # it knows their capacities from the first reply
+    pool.poll()
+    assert [len(calls.runners[n].left) for n in (1, 2)] == [6 - 1, 24 - 1]  # one was answered
+
+
+def test_a_fast_runner_gets_more():
+    class Fast(Runner):
+        def collect(self, job: SamplingJob | None, *, seconds: float) -> RunnerReply | None:
+            reply = super().collect(job, seconds=seconds)
+            assert reply is not None
+            done = tuple(made(ref) for ref in self.left)
+            self.left.clear()
+            return RunnerReply(reply.groups + done, 0, reply.steps, 0.0, self.capacity)
+
+    calls = Calls(Runner(), Fast())
+    assert counted(sample(calls, 60)) == Counter(range(60))
+    assert len(asked(calls.runners[2])) > 1.5 * len(asked(calls.runners[1]))
+
+
+def test_problems_of_training_and_evaluation_are_sampled_in_their_own_ways():
+    calls = Calls(Runner())
+    pool = make_pool(calls)
+    pool.ask([*refs(2), *refs(2, evaluation=True)])
+    groups = []
+    while pool.under_way:
+        groups += pool.poll()
+    ways = {(job.group_size, ref.evaluation) for job in calls.runners[1].jobs for ref in job.refs}
+    assert ways == {(2, False), (3, True)}
+    assert Counter(group.ref for group in groups) == Counter([*refs(2), *refs(2, evaluation=True)])
+
+
+def test_the_time_that_engines_computed_is_added_up():
+    calls = Calls(Runner(), Runner())
+    pool = make_pool(calls)
+    pool.ask(refs(6))
+    while pool.under_way:
+        pool.poll()
+    assert pool.busy_s == 0.5 * 2 + 0.5 * 2  # three calls each, the first at 0
+
+
+# -- Withdrawing ----------------------------------------------------------------------------
+
+
+def test_withdrawing_gives_back_what_is_not_answered_in_the_order_of_the_problems():
+    calls = Calls(Runner(), Runner(), late=1)
+    pool = make_pool(calls)
+    pool.ask(refs(9)[::-1])
+    groups = pool.poll()
+    late, again = pool.withdraw()
+    assert [ref.position for ref in again] == sorted(ref.position for ref in again)
+    answered = counted(groups + late)
+    assert answered + Counter(ref.position for ref in again) == Counter(range(9))
+    assert late  # the second runner's call was under way
+    assert pool.under_way == 0
+    assert not calls.runners[1].left
+    assert not calls.runners[2].left
+
+
+def test_after_withdrawing_the_same_problems_can_be_asked_again():
+    calls = Calls(Runner(), Runner())
+    pool = make_pool(calls)
+    pool.ask(refs(5))
+    first = pool.poll()
+    late, again = pool.withdraw()
+    pool.ask(again)
+    while pool.under_way:
+        first += pool.poll()
+    assert counted(first + late) == Counter(range(5))
+
+
+# -- Faults -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["dies", "hangs", "breaks"])
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_the_problems_of_a_lost_runner_are_asked_elsewhere_and_none_is_doubled(how, after):
+    calls = Calls(Runner(), Runner(**{how: after}), Runner())
+    pool = make_pool(calls)
+    pool.ask(refs(9))
+    groups = []
+    while pool.under_way:
+        groups += pool.poll()
+    assert counted(groups) == Counter(range(9))
+    assert sum(pool.lost.values()) == 1
+    assert pool.runners == [1, 3]
+    assert calls.killed == ([] if how == "dies" else [2])
+
+
+def test_a_group_that_comes_from_a_runner_given_up_is_not_handed_on():
+    """It seemed to hang, its problems were asked again, and then it answers after all."""
+    calls = Calls(Runner(), Runner(hangs=0))
+    pool = make_pool(calls)
+    pool.ask(refs(4))
+    groups = []
+    while pool.under_way:
+        groups += pool.poll()
+    late = RunnerReply(tuple(made(ref) for ref in refs(4)), 0)
+    assert pool._take(2, late) == []
+    assert counted(groups) == Counter(range(4))
 
 
 def test_a_group_that_a_runner_reports_twice_is_handed_on_once():
@@ -148,33 +280,134 @@ def test_a_group_that_a_runner_reports_twice_is_handed_on_once():
         def collect(self, job: SamplingJob | None, *, seconds: float) -> RunnerReply | None:
             reply = super().collect(job, seconds=seconds)
             assert reply is not None
-            return RunnerReply(reply.groups * 2, reply.unfinished)
+            return RunnerReply(reply.groups * 2, reply.unfinished, reply.steps)
 
-    assert Counter(g.ref.position for g in sample(RunnerGroup(Stutterer()), 3)) == Counter(range(3))
-
-
-def test_when_no_runner_is_left_the_error_counts_the_unanswered():
-    group = RunnerGroup(Runner(dies_after=1), Runner(dies_after=0))
-    with pytest.raises(EngineError, match="no runner is left; 3 problems are unanswered"):
-        sample(group, 4)
+    assert counted(sample(Calls(Stutterer()), 3)) == Counter(range(3))
 
 
-@pytest.mark.parametrize("local", [True, False])
-def test_an_engine_that_fails_is_an_error_with_its_reason(local):
-    broken = Runner(fails_after=1)
-    group = RunnerGroup(local=broken) if local else RunnerGroup(Runner(), broken)
-    with pytest.raises(EngineError, match=f"runner {0 if local else 2} failed.*out of memory"):
-        sample(group, 6)
+def test_a_runner_that_comes_back_gets_weights_before_it_gets_work():
+    calls = Calls(Runner(dies=1, comes_back=True))  # `collect` asserts the version
+    pool = make_pool(calls)
+    pool.ask(refs(5))
+    groups = []
+    while pool.under_way:
+        groups += pool.poll()
+    assert counted(groups) == Counter(range(5))
+    assert pool.take_returned() == [1]
+    assert pool.take_returned() == []
 
 
-def test_groups_finished_before_an_engine_failed_still_arrive():
-    groups = RunnerPool(RunnerGroup(local=Runner(fails_after=2))).sample(job(5))
-    assert [next(groups).ref.position, next(groups).ref.position] == [0, 1]
-    with pytest.raises(EngineError):
-        next(groups)
+def test_a_runner_without_weights_stays_out_until_it_has_them():
+    calls = Calls(Runner(), Runner(dies=0, comes_back=True))
+    calls.refuse_weights = {2}
+    pool = make_pool(calls)
+    pool.ask(refs(9))
+    while pool.under_way:
+        pool.poll()
+    assert pool.runners == [1]
+    calls.refuse_weights = set()
+    pool.poll()
+    assert pool.runners == [1, 2]
 
 
-def test_without_remote_runners_the_local_one_samples_everything():
-    group = RunnerGroup(local=Runner())
-    assert [g.ref.position for g in sample(group, 5)] == list(range(5))
-    assert asked(group.local_env_runner) == [[0, 1, 2, 3, 4]]
+def test_a_runner_that_does_not_take_new_weights_is_replaced():
+    calls = Calls(Runner(), Runner(comes_back=True))
+    pool = make_pool(calls)
+    calls.refuse_weights = {2}
+    pool.renew_weights()
+    assert pool.runners == [1]
+    assert calls.killed == [2]
+    calls.refuse_weights = set()
+    pool.poll()
+    assert pool.runners == [1, 2]
+
+
+def test_a_problem_that_brings_down_every_runner_is_given_up_and_the_others_are_answered():
+    class Fragile(Runner):
+        def collect(self, job: SamplingJob | None, *, seconds: float) -> RunnerReply | None:
+            poison = [ref for ref in self.left + list(job.refs if job else ()) if ref.index == 3]
+            if poison and (len(self.left) <= 1):
+                self.alive = False
+                return None
+            return super().collect(job, seconds=seconds)
+
+    calls = Calls(Fragile(comes_back=True, capacity=2), Fragile(comes_back=True, capacity=2))
+    groups = sample(calls, 8)
+    assert counted(groups) == Counter(range(8))
+    (failed,) = [group for group in groups if group.failure is not None]
+    assert failed.ref.position == 3
+    assert "5 runners failed while they answered it (max_problem_attempts=5)" in failed.failure
+
+
+@pytest.mark.parametrize("how", ["dies", "breaks"])
+def test_when_no_runner_is_left_the_error_counts_the_unanswered_and_gives_the_reason(how):
+    calls = Calls(Runner(**{how: 1}), Runner(**{how: 0}))
+    with pytest.raises(
+        EngineError, match=r"no runner is left.* 3 problems are unanswered"
+    ) as caught:
+        sample(calls, 4)
+    assert {"dies": "its process died", "breaks": "out of memory"}[how] in str(caught.value)
+    assert "runner_restart_timeout_s=0.2" in str(caught.value)
+
+
+def test_an_error_that_ends_the_run_is_raised():
+    class Strict(Runner):
+        def collect(self, job: SamplingJob | None, *, seconds: float) -> RunnerReply | None:
+            return RunnerReply((), 0, error="RewardError: no number")
+
+    with pytest.raises(EngineError, match="runner 1 failed: RewardError: no number"):
+        sample(Calls(Strict()), 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_whatever_fails_and_whenever_each_problem_is_answered_exactly_once(data):
+    kinds = st.sampled_from(["dies", "breaks", "none"])
+    runners = [
+        Runner(
+            capacity=data.draw(st.integers(1, 9)),
+            comes_back=True,
+            **(
+                {kind: data.draw(st.integers(0, 4))} if (kind := data.draw(kinds)) != "none" else {}
+            ),
+        )
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    problems = data.draw(st.integers(1, 25))
+    calls = Calls(*runners, late=data.draw(st.integers(1, 4)))
+    assert counted(sample(calls, problems)) == Counter(range(problems))
+
+
+# -- The local runner -------------------------------------------------------------------------
+
+
+def local_pool(runner: Runner) -> RunnerPool:
+    return RunnerPool(LocalCalls(runner), Settings(), seed=7, equip=lambda numbers: numbers)
+
+
+def test_the_local_runner_answers_like_a_remote_one():
+    pool = local_pool(Runner())
+    assert pool.runners == [LOCAL]
+    pool.ask(refs(5))
+    groups = []
+    while pool.under_way:
+        groups += pool.poll()
+    assert [group.ref.position for group in groups] == list(range(5))
+
+
+def test_a_local_engine_that_fails_ends_the_run_with_its_reason():
+    pool = local_pool(Runner(breaks=1))
+    pool.ask(refs(5))
+    assert len(pool.poll()) == 1
+    with pytest.raises(EngineError, match="out of memory"):
+        pool.poll()
+
+
+def test_the_local_runner_is_not_given_up_for_being_slow(monkeypatch):
+    clock = iter(range(0, 10_000, 100))
+    monkeypatch.setattr(runner_pool.time, "monotonic", lambda: float(next(clock)))
+    pool = local_pool(Runner(hangs=0))
+    pool.ask(refs(1))
+    for _ in range(5):
+        assert pool.poll() == []
+    assert pool.runners == [LOCAL]
