@@ -70,9 +70,6 @@ class FinishedRequest:
 class InferenceEngine(Protocol):
     """A text generator whose weights can be replaced."""
 
-    weights_version: int
-    """Version of the weights that serve; 0 are the weights the engine started with."""
-
     capacity: int
     """Answers that it computes at once; more wait in its queue."""
 
@@ -91,7 +88,18 @@ class InferenceEngine(Protocol):
         ...
 
     def step(self) -> list[FinishedRequest]:
-        """Compute one token of every running answer; return the requests now complete."""
+        """Compute one token of every running answer; return the requests now complete.
+
+        While the weights are being replaced it computes nothing.
+
+        Raises:
+            EngineError: the weights must not serve.
+        """
+        ...
+
+    @property
+    def weights_version(self) -> int:
+        """Version of the weights that serve; 0 are the weights the engine started with."""
         ...
 
     @property

@@ -42,7 +42,7 @@ class RecordingModel:
         self.received: dict[str, ReceivedTensor] = {}
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
-        """vLLM's call, once or for each piece of an update."""
+        """Load an update, or a piece of it; vLLM's call."""
         return self._model.load_weights(self._noted(weights))
 
     def _noted(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:

@@ -81,7 +81,7 @@ class ServedWeights:
         self._begin()
         self._check_shapes({name: tuple(tensor.shape) for name, tensor in tensors}, version)
         with self._failing(version):
-            self.start(with_checksums=checksums is not None)
+            self.start(checksums is not None)
             if self._own_processes:
                 with shared_tensors(tensors) as description:
                     self._update({"shared": description})
@@ -95,11 +95,15 @@ class ServedWeights:
         info = {"transport": transport, "arguments": dict(arguments)}
         self._llm.init_weight_transfer_engine({"init_info": info})
 
-    def start(self, *, with_checksums: bool) -> None:
-        """Begin an update: nothing is sampled from now on."""
+    def start(self, with_checksums: bool) -> None:
+        """Begin an update: nothing is sampled from now on.
+
+        Args:
+            with_checksums: compute them of what arrives, for `finish`.
+        """
         self._begin()
         self._wake("weights")
-        self._llm.llm_engine.collective_rpc("record_checksums", args=(with_checksums,))
+        self._llm.llm_engine.collective_rpc("prepare_weight_update", args=(with_checksums,))
         self._llm.start_weight_update()
 
     def receive(self, update: Mapping[str, Any]) -> None:
@@ -134,7 +138,7 @@ class ServedWeights:
 
     # -- Sleep --------------------------------------------------------------------------------
 
-    def sleep(self, *, keep_weights: bool) -> None:
+    def sleep(self, keep_weights: bool) -> None:
         """Give up the memory of the key-value cache and of the weights (vLLM's sleep mode).
 
         Unfinished requests stay, and are computed anew after waking up.

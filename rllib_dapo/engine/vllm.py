@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rllib_dapo.engine.base import FinishedRequest, SampledAnswer, Sampling
-from rllib_dapo.errors import EngineError, SettingError
+from rllib_dapo.errors import SettingError
 from rllib_dapo.types import FinishReason, FloatArray
 
 if TYPE_CHECKING:
@@ -263,15 +263,3 @@ def _answer(output: CompletionOutput) -> SampledAnswer:
     return SampledAnswer(
         token_ids, logprobs, reason, tuple((span.start, int(span.version)) for span in spans)
     )
-
-
-def _tensor(value: Any) -> Any:
-    """An array as a tensor over the same memory; tensors pass through."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value
-    with warnings.catch_warnings():
-        # Arrays in Ray's object store are read-only; vLLM only reads them.
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(value)

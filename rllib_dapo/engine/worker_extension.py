@@ -21,9 +21,10 @@ class WorkerExtension:
     device: Any
     weight_transfer_engine: Any
 
-    def record_checksums(self, wanted: bool) -> None:
-        """Whether the next weight updates are checksummed."""
-        self.weight_transfer_engine.with_checksums = wanted
+    def prepare_weight_update(self, with_checksums: bool) -> None:
+        """Give up an update that was begun and never finished, and say what the next one notes."""
+        self._weight_update_active = False  # vLLM would refuse to start another one
+        self.weight_transfer_engine.with_checksums = with_checksums
 
     def received_weights(self) -> dict[str, ReceivedTensor]:
         """What the running weight update has brought so far."""

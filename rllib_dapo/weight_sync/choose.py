@@ -16,12 +16,15 @@ def choose_transport(
     choice: WeightSyncChoice,
     learners: Sequence[Place],
     engines: Iterable[Sequence[Place]],
+    *,
+    local_engine: bool = False,
 ) -> Transport:
     """The transport for these places.
 
     | what is where | auto |
     |---|---|
     | the one learner in the process of the one engine | `in_process` |
+    | the engine in the driver's process, the learner not | `object_store` |
     | a learner or an engine without a GPU | `object_store` |
     | each engine on GPUs that learners compute on too | `cuda_ipc` |
     | no engine on a GPU that a learner computes on | `nccl` |
@@ -31,6 +34,7 @@ def choose_transport(
         choice: the setting `weight_sync`.
         learners: where each learner computes.
         engines: of each engine, where its workers compute.
+        local_engine: the engine is in the driver's process, which learners cannot call.
 
     Raises:
         SettingError: what was chosen by hand cannot work there.
@@ -45,9 +49,11 @@ def choose_transport(
     if choice == "auto":
         if len(learners) == 1 and [list(learners)] == [list(engine) for engine in engines]:
             return "in_process"
-        if not everything_on_gpus or not workers:
+        if local_engine or not everything_on_gpus:
             return "object_store"
         return "cuda_ipc" if all(shared) else "object_store" if any(shared) else "nccl"
+    if local_engine:
+        refuse("weight_sync", choice, "needs engines in runners of their own: `num_env_runners` 1")
     remedy = "use 'auto', or 'object_store', which works everywhere"
     if not everything_on_gpus:
         refuse("weight_sync", choice, f"a learner or an engine computes on a CPU; {remedy}")

@@ -74,8 +74,10 @@ class SyncReport:
 class WeightSync(Protocol):
     """One way for the weights to go."""
 
-    transport: str
-    """`in_process`, `object_store`, `cuda_ipc` or `nccl`."""
+    @property
+    def transport(self) -> str:
+        """`in_process`, `object_store`, `cuda_ipc` or `nccl`."""
+        ...
 
     def send(self, runners: Runners) -> SyncReport:
         """Bring the learner's weights into the engines and wait until they serve.
@@ -83,5 +85,15 @@ class WeightSync(Protocol):
         Raises:
             EngineError: no runner could take them.
             TrainingError: a learner is lost.
+        """
+        ...
+
+    def send_again(self, runners: Runners) -> SyncReport | None:
+        """Bring the weights of the last `send` to runners that have lost them.
+
+        They are those that the other runners serve, whatever the learner does meanwhile.
+
+        Returns:
+            None where they were not kept; such runners get weights with the next `send`.
         """
         ...

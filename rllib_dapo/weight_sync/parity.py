@@ -27,7 +27,7 @@ def probe_text(vocabulary: int, longest: int) -> list[int]:
         longest: tokens that the engine takes.
     """
     length = max(2, min(PROBE_TOKENS, longest - 1))  # the engine samples one more
-    return np.random.default_rng(0).integers(0, vocabulary, length).tolist()
+    return [int(i) for i in np.random.default_rng(0).integers(0, vocabulary, length)]
 
 
 @torch.no_grad()

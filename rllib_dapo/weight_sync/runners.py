@@ -88,8 +88,9 @@ def collect(calls: Mapping[int, Any], *, timeout_s: float) -> Answers:
 
 
 def _call_local(runner: Any, method: str, arguments: Sequence[Any]) -> Answers:
+    here = [ray.get(a) if isinstance(a, ray.ObjectRef) else a for a in arguments]
     try:
-        return Answers({LOCAL_RUNNER: runner.call_engine(method, *arguments)})
+        return Answers({LOCAL_RUNNER: runner.call_engine(method, *here)})
     except Exception as error:  # noqa: BLE001 - reported, as that of a remote runner
         return Answers(failures={LOCAL_RUNNER: _reason(error)})
 

@@ -1,0 +1,110 @@
+"""vLLM's calls to the inference side of a weight transfer, made to runners from the learner.
+
+vLLM's trainer-side engine drives the whole update through these calls. A runner that fails in
+one of them is noted and left out of the next; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rllib_dapo.engine.place import Place
+from rllib_dapo.weight_sync.runners import call_engines, collect
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A runner that takes part in transfers.
+
+    Attributes:
+        handle: Ray's actor handle.
+        places: where its engine's workers compute; others after a restart.
+    """
+
+    handle: Any
+    places: tuple[Place, ...]
+
+
+class RunnersLost(Exception):  # noqa: N818 - a notice, dealt with where it is caught
+    """A broadcast would wait for runners that are gone; nothing has been sent yet."""
+
+
+class RunnerClient:
+    """vLLM's `VLLMWeightSyncClient` over several runners.
+
+    Args:
+        transport: a key of `engine.weights.REMOTE_TRANSPORTS`.
+        members: the runners by number.
+        timeout_s: a runner that takes longer for one call has failed.
+    """
+
+    def __init__(self, transport: str, members: Mapping[int, Member], timeout_s: float) -> None:
+        self._transport = transport
+        self._members = dict(members)
+        self._timeout_s = timeout_s
+        self._is_group = transport != "cuda_ipc"  # all must take part at the same time
+        self._version = 0
+        self._checksums: dict[str, int] | None = None
+        self.failures: dict[int, str] = {}
+        """Why runners left the transfer, by runner."""
+
+    @property
+    def serving(self) -> list[int]:
+        """Runners that have not failed."""
+        return [runner for runner in self._members if runner not in self.failures]
+
+    def begin(self, version: int, checksums: dict[str, int] | None) -> None:
+        """Name the update that is to come.
+
+        Args:
+            version: of its weights.
+            checksums: filled while tensors are sent, compared at the end; None: no check.
+        """
+        self._version, self._checksums = version, checksums
+
+    # -- What vLLM calls --------------------------------------------------------------------
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Let the runners join. Each of their workers has a rank of its own in the group."""
+        offset = init_info.get("rank_offset", 0)
+        calls = {}
+        for runner, member in self._members.items():
+            arguments = dict(init_info)
+            if "rank_offset" in init_info:
+                arguments["rank_offset"] = offset
+                offset += len(member.places)
+            calls[runner] = member.handle.call_engine.remote(
+                "weights.init_transfer", self._transport, arguments
+            )
+        self._note(collect(calls, timeout_s=self._timeout_s).failures)
+
+    def start_weight_update(self) -> None:
+        """Stop sampling.
+
+        Raises:
+            RunnersLost: a runner of a group does not answer.
+        """
+        self._call("weights.start", self._checksums is not None)
+        if self.failures and self._is_group:
+            raise RunnersLost
+
+    def update_weights(self, update_info: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Receive; returns when the runners have all of this piece."""
+        self._call("weights.receive", update_info)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Check and serve."""
+        if torch.cuda.is_available():  # an engine on this GPU takes its cache's memory again now
+            torch.cuda.empty_cache()
+        self._call("weights.finish", self._version, self._checksums)
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        handles = {runner: self._members[runner].handle for runner in self.serving}
+        self._note(call_engines(handles, method, *arguments, timeout_s=self._timeout_s).failures)
+
+    def _note(self, failures: Mapping[int, str]) -> None:
+        self.failures |= failures
