@@ -36,5 +36,8 @@ LearningRateSchedule = Literal["constant", "cosine"]
 UnfinishedGroups = Literal["finish", "abort", "continue"]
 """What becomes of problems still being answered when a batch is full."""
 
+WeightSyncChoice = Literal["auto", "object_store", "cuda_ipc", "nccl"]
+"""How weights get from the learner into the engines."""
+
 ChatMode = Literal["auto", "always", "never"]
 ProgressMode = Literal["auto", "on", "off"]

@@ -19,6 +19,7 @@ from rllib_dapo.packable import check_packable
 from rllib_dapo.prompting import make_renderer
 from rllib_dapo.reward_functions.composition import check_rewards
 from rllib_dapo.rewards.length import check_soft_overlong
+from rllib_dapo.rollout_validation import check_rollouts
 from rllib_dapo.settings import setting_types
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def check(config: DAPOConfig) -> None:
     _check_ranges(config)
     _check_batch(config)
     check_learner(config)
+    check_rollouts(config)
     check_soft_overlong_settings(config)
     check_rewards(config)
     _check_model(config)

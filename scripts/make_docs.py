@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +27,8 @@ them under `ray/tune/`. RLlib adds its own (`timers`, `perf`, counters of traine
 
 SETTINGS_HEAD = """# Settings
 
-Made from `rllib_dapo/settings.py`. They are keys of `config:` in a YAML file, and arguments of
+Made from `rllib_dapo/settings.py`, `rollout_settings.py` and `learner_settings.py`. They are keys
+of `config:` in a YAML file, and arguments of
 `DAPOConfig().training(…)`. RLlib's own settings keep their names; the ones used most:
 
 | setting | default | meaning |
@@ -53,13 +55,17 @@ def metrics_page() -> str:
 
 def settings_page() -> str:
     """docs/settings.md."""
-    tree = ast.parse(Path(settings.__file__).read_text(encoding="utf-8"))
-    body = next(
-        node.body
-        for node in tree.body
-        if isinstance(node, ast.ClassDef) and node.name == "DAPOSettings"
-    )
     rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
+    for kind in settings.SETTING_CLASSES:
+        tree = ast.parse(inspect.getsource(kind))
+        body = tree.body[0].body  # type: ignore[attr-defined]
+        rows += _rows(body)
+    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+
+
+def _rows(body: list[ast.stmt]) -> list[str]:
+    """One row for each setting of a class."""
+    rows = []
     for field, doc in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
             name = ast.unparse(field.target)
@@ -67,7 +73,7 @@ def settings_page() -> str:
             text = " ".join(str(ast.literal_eval(doc.value)).split()).replace("|", "\\|")
             shown = "model" if name == "language_model" else name
             rows.append(f"| `{shown}` | `{default}` | {text} |")
-    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+    return rows
 
 
 def main() -> None:

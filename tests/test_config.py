@@ -31,6 +31,15 @@ def test_the_defaults_are_possible():
         ("group_size", 1, "use 2 or more"),
         ("groups_per_batch", 0, "use 1 or more"),
         ("max_sampling_rounds", 0, "use 1 or more"),
+        ("max_group_age", -1, "use 0"),
+        ("rollout_lead", 1, "set `num_env_runners` to 1 or more"),
+        ("runner_timeout_s", 0.0, "seconds above 0"),
+        ("runner_restart_timeout_s", -1.0, "seconds above 0"),
+        ("max_problem_attempts", 0, "use 1 or more"),
+        ("tensor_parallel_size", 0, "use 1 or more"),
+        ("sync_check_interval", -1, "use 0 for no check"),
+        ("sync_check_tolerance", 0.0, "nats above 0"),
+        ("colocate", True, "set them (fractions such as 0.5 share one GPU)"),
         ("soft_overlong_cache", 0, "switch it off"),
         ("soft_overlong_cache", -1, "switch it off"),
         ("soft_overlong_cache", 65, "lower soft_overlong_cache"),
@@ -111,6 +120,10 @@ def test_an_impossible_setting_is_refused_with_name_value_and_remedy(name, value
         ("group_size", "16"),
         ("group_size", None),
         ("dynamic_sampling", 1),
+        ("rollout_lead", 2),
+        ("rollout_lead", True),
+        ("unfinished_groups", "drop"),
+        ("weight_sync", "ipc"),
         ("dynamic_sampling", "yes"),
         ("loss_aggregation", "token"),
         ("ratio_level", "group"),
@@ -279,3 +292,30 @@ def test_learners_on_gpus_need_no_cpus(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0, "GPU": 2.0})
     config(num_env_runners=2, num_learners=2, num_gpus_per_learner=1).validate()
+
+
+@pytest.mark.parametrize(
+    ("given", "setting", "hint"),
+    [
+        ({"unfinished_groups": "continue", "max_group_age": 0}, "max_group_age", "use 1 or more"),
+        (
+            {"tensor_parallel_size": 4, "num_gpus_per_env_runner": 2},
+            "tensor_parallel_size",
+            "set both to the same number",
+        ),
+        (
+            {
+                "colocate": True,
+                "rollout_lead": 1,
+                "num_env_runners": 1,
+                "num_gpus_per_env_runner": 0.5,
+            },
+            "colocate",
+            "turn one of them off",
+        ),
+    ],
+)
+def test_settings_of_rollouts_that_contradict_each_other_are_refused(given, setting, hint):
+    with pytest.raises(SettingError, match=hint) as caught:
+        config(**given).validate()
+    assert caught.value.setting == setting
