@@ -14,6 +14,7 @@ from rllib_dapo.sampling.dynamic import DynamicSampler
 from rllib_dapo.types import Group, ProblemRef
 
 RIGHT, WRONG, MIXED, BROKEN = [1.0, 1.0], [-1.0, -1.0], [1.0, -1.0], [math.nan, 1.0]
+LETTERS = {"m": MIXED, "w": WRONG, "r": RIGHT, "f": BROKEN}
 ENDLESS = 10_000
 """As `max_problems`: a limit that no test reaches."""
 

@@ -6,7 +6,7 @@ import math
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import examples
 
@@ -24,6 +24,7 @@ def brute_force(missing: int, rate: float, margin: float) -> int:
 
 
 @examples(200)
+@example(27, 3 / 11, 0.0)  # 99 times this is less than 27 in floating point
 @given(st.integers(0, 60), st.floats(0.05, 1.0), st.sampled_from([0.0, 0.5, 1.0, 3.0]))
 def test_problems_needed_is_the_smallest_number_that_is_enough(missing, rate, margin):
     assert problems_needed(missing, rate, margin) == brute_force(missing, rate, margin)
@@ -75,6 +76,15 @@ def test_nothing_is_known_at_first_and_every_group_hoped_to_be_kept():
     assert KeepRate(32).rate() == 1.0
     assert KeepRate(32).rate(0, 1) > 0.8  # one group says little
     assert KeepRate(32).rate(0, 1000) == 0.05
+
+
+def test_a_batch_of_left_over_groups_alone_says_nothing():
+    """It sampled none; were it to count as a batch, what is known would weigh less."""
+    estimates = KeepRate(8), KeepRate(8)
+    for estimate in estimates:
+        estimate.learn(10, 100)
+    estimates[1].learn(0, 0)
+    assert estimates[0].rate(50, 50) == estimates[1].rate(50, 50)
 
 
 def test_a_changed_share_is_followed_within_a_few_batches():

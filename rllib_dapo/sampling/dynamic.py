@@ -196,8 +196,6 @@ class DynamicSampler:
 
     def _raise_target(self) -> None:
         """How many problems should have been asked for, by what was looked at."""
-        if self.full:
-            return
         needed = missing = self.wanted - len(self._chosen)
         if self.enabled:
             needed = problems_needed(missing, self.rate, self.margin)
