@@ -26,6 +26,7 @@ PROMPT = [12, 5, 7, 9, 11]
 class EngineActor:
     def __init__(self, model: str, **settings: Any) -> None:
         import torch
+
         from rllib_dapo.engine.vllm import VLLMEngine
 
         torch.set_num_threads(1)
@@ -40,7 +41,7 @@ class EngineActor:
         if plan == "die":
             os._exit(1)
         if plan == "hang":
-            time.sleep(60)
+            time.sleep(12)
         if plan == "raise":
             raise RuntimeError("as planned")
         return attrgetter(method)(self.engine)(*arguments)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-GROUP_TIMEOUT = timedelta(seconds=20)
+GROUP_TIMEOUT = timedelta(seconds=10)
 
 
 class GlooGroup:

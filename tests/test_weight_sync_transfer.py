@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,8 +14,8 @@ import ray
 import torch
 from engine_actor import PROMPT, EngineActor
 from gloo_transport import set_buffer, use_gloo
-from ray import cloudpickle
 from learner_groups import learner_group
+from ray import cloudpickle
 from reference_model import answer_logprobs, fresh_embedded_model
 from weight_sync_parts import RunnerGroup
 
@@ -100,3 +101,71 @@ def test_all_engines_get_a_sharded_models_weights_in_one_piece_or_many(engines, 
         model = model_of(learners)
         versions = {serves(engine, model) for engine in engines.values()}
         assert versions == {report.version}
+
+
+def refuses(engine: Any) -> None:
+    with pytest.raises(EngineError, match="weights are a mixture"):
+        ray.get(engine.sample.remote())
+
+
+def test_one_changed_element_is_found_named_and_never_served(engines, learners):
+    sync = sync_over(learners)
+    learners.foreach_learner(partial(step_of, seed=3))
+    ray.get(engines[2].tamper.remote("one element"))
+    report = sync.send(runners_of(engines))
+    assert report.served == (1,)
+    assert "arrived changed: the checksum of model.layers.0" in report.failed[2]
+    refuses(engines[2])
+    serves(engines[1], model_of(learners))
+    learners.foreach_learner(partial(step_of, seed=4))
+    assert sorted(sync.send(runners_of(engines)).served) == [1, 2]  # and is cured by the next
+    serves(engines[2], model_of(learners))
+
+
+def test_without_a_check_due_nothing_is_compared(engines, learners):
+    """What the check costs is not paid by every sync, and what it finds is not found."""
+    sync = sync_over(learners, interval=0)
+    ray.get(engines[2].tamper.remote("one element"))
+    report = sync.send(runners_of(engines))
+    assert sorted(report.served) == [1, 2]
+    assert report.gap is None
+
+
+def test_a_runner_that_is_lost_before_the_broadcast_does_not_keep_the_others_waiting(
+    engines, learners
+):
+    """It comes back without weights, and gets them with the next sync."""
+    sync = sync_over(learners)
+    learners.foreach_learner(partial(step_of, seed=5))
+    ray.get(engines[2].plan.remote("weights.start", "die"))
+    report = sync.send(runners_of(engines))
+    assert report.served == (1,)
+    assert list(report.failed) == [2]
+    serves(engines[1], model_of(learners))
+    answer_again(engines[2])
+    assert sync.send_again(runners_of({2: engines[2]})) is None
+    report = sync.send(runners_of(engines))
+    assert sorted(report.served) == [1, 2]
+    assert {serves(engine, model_of(learners)) for engine in engines.values()} == {report.version}
+
+
+def answer_again(engine: Any) -> None:
+    """Wait for an actor that is being started again."""
+    while True:
+        try:
+            ray.get(engine.attribute.remote("weights_version"))
+            return
+        except ray.exceptions.RayActorError:
+            time.sleep(0.2)
+
+
+def test_a_broadcast_that_hangs_is_an_error_and_its_half_is_never_served(engines, learners):
+    sync = sync_over(learners, timeout_s=4.0)
+    learners.foreach_learner(partial(step_of, seed=6))
+    ray.get(engines[2].plan.remote("weights.receive", "hang"))
+    with pytest.raises(EngineError, match=r"runner_timeout_s=4;.*object_store"):
+        sync.send(runners_of(engines))
+    refuses(engines[1])
+    report = sync_over(learners).send(runners_of(engines))  # both answer again
+    assert sorted(report.served) == [1, 2]
+    serves(engines[1], model_of(learners))

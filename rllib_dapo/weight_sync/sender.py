@@ -25,6 +25,8 @@ from rllib_dapo.weight_sync.source import CheckedPass, LearnerWeights
 
 _BUFFER_BYTES = 256 * 2**20  # of a piece; vLLM's 1 GiB, twice, is much beside a learner
 
+_END_SECONDS = 5.0  # for a call to end after its group was left
+
 _ENGINES = {
     "nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerWeightTransferEngine"),
     "cuda_ipc": ("vllm.distributed.weight_transfer.ipc_engine", "IPCTrainerWeightTransferEngine"),
@@ -129,9 +131,9 @@ class WeightSender:
         except RunnersLost:
             self.close()
             return False
-        except BaseException:
+        except Exception as error:
             self.close()
-            raise
+            raise EngineError(self._failed(str(error))) from error
         finally:
             one_pass.finish()
         return True
@@ -180,15 +182,21 @@ class WeightSender:
         thread.join(self._timeout_s)
         if thread.is_alive():
             self.close()  # ends NCCL's calls, and with them the thread
-            thread.join(5.0)
-            failures = self.client.failures or "none said why"
-            raise EngineError(
-                f"weight_sync={self._transport!r}: runners {sorted(self.members)} did not have "
-                f"the weights within runner_timeout_s={self._timeout_s:g} ({failures}); raise "
-                "`runner_timeout_s` if the model is large, or use `weight_sync: object_store`"
+            thread.join(_END_SECONDS)
+            raise TimeoutError(
+                f"nothing more came within runner_timeout_s={self._timeout_s:g}; raise it if the "
+                "model is large"
             )
         if errors:
             raise errors[0]
+
+    def _failed(self, what: str) -> str:
+        said = "; ".join(f"runner {r}: {why}" for r, why in sorted(self.client.failures.items()))
+        return (
+            f"weight_sync={self._transport!r}: runners {sorted(self.members)} did not all get the "
+            f"weights: {what}. {said or 'No runner said why'}. Use `weight_sync: object_store` if "
+            "this comes again"
+        )
 
     def close(self) -> None:
         """Leave the group; a call that waits in it ends."""
