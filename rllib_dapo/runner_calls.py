@@ -17,7 +17,7 @@ from rllib_dapo.sampling_job import RunnerReply, SamplingJob
 LOCAL = 0
 """The number of RLlib's local runner; remote ones count from 1."""
 
-_COLLECT, _PING = "collect", "ping"
+_COLLECT, _PING = "dapo collect", "dapo ping"
 # How long to wait for replies at once: RLlib waits for *all* of them or this time.
 _POLL_SECONDS = 0.02
 _PING_SECONDS = 1.0
@@ -128,19 +128,21 @@ class RemoteCalls:
         """Call a method of some runners and wait; the numbers of those that did it."""
         if not runners:
             return []
-        # A result does not say whose it is, so each call returns its own runner's number.
+        # One call per tag may be under way. RLlib's own `set_state` of its setup has the
+        # method's name as its tag, and would have ours dropped.
+        tag = f"dapo {method}"
         sent = [
             runner
             for runner in runners
             if self._group.foreach_env_runner_async(
-                method, tag=method, kwargs=kwargs, remote_worker_ids=[runner]
+                method, tag=tag, kwargs=kwargs, remote_worker_ids=[runner]
             )
         ]
         waiting, done = set(sent), []
         until = time.monotonic() + timeout
         while waiting and time.monotonic() < until:
             for runner, _ in self._group.fetch_ready_async_reqs(
-                tags=method, timeout_seconds=_POLL_SECONDS
+                tags=tag, timeout_seconds=_POLL_SECONDS
             ):
                 waiting.discard(runner)
                 done.append(runner)
