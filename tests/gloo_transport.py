@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-GROUP_TIMEOUT = timedelta(seconds=10)
+GROUP_TIMEOUT = timedelta(seconds=60)
 
 
 class GlooGroup:
@@ -29,7 +29,8 @@ class GlooGroup:
         self._group.broadcast([tensor], options).wait()
 
     def destroy(self) -> None:
-        self._group = None
+        """As NCCL's abort: calls that wait in the group end with an error, here and there."""
+        self._group.abort()
 
 
 class NoStream:

@@ -49,7 +49,7 @@ def choose_transport(
     if choice == "auto":
         if len(learners) == 1 and [list(learners)] == [list(engine) for engine in engines]:
             return "in_process"
-        if local_engine or not everything_on_gpus:
+        if local_engine or not workers or not everything_on_gpus:
             return "object_store"
         return "cuda_ipc" if all(shared) else "object_store" if any(shared) else "nccl"
     if local_engine:

@@ -22,7 +22,7 @@ from rllib_dapo.engine.base import CAUSAL_LM_PREFIX
 from rllib_dapo.engine.checksums import checksum
 from rllib_dapo.weight_sync.checks import SyncChecks
 from rllib_dapo.weight_sync.confirm import confirm
-from rllib_dapo.weight_sync.interface import LOCAL_RUNNER, Runners, SyncReport
+from rllib_dapo.weight_sync.interface import Runners, SyncReport
 from rllib_dapo.weight_sync.learners import Probe, ask_learners, learner_probe, policy
 from rllib_dapo.weight_sync.source import LearnerWeights
 
@@ -73,7 +73,7 @@ class ObjectStoreSync:
             _offer,
             with_checks=self._checks.due(),
             by_reference=self.transport == "in_process",
-            in_store=runners.ids() != [LOCAL_RUNNER],
+            in_store=bool(runners.handles()),
         )
         offer = next(o for o in ask_learners(self._learner_group, make) if o is not None)
         if self.transport == "object_store":
