@@ -16,7 +16,7 @@ import heapq
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.runner_calls import LOCAL, RunnerCalls
@@ -40,7 +40,8 @@ class RunnerPool:
         calls: how to reach them.
         config: group sizes, sampling and the limits of patience.
         seed: the run's.
-        equip: gives weights to runners that have come back; returns those that took them.
+        equip: gives the present weights to runners that have come back; returns those that
+            took them.
 
     Attributes:
         weights_version: of the weights that the runners have; jobs carry it.
@@ -124,13 +125,18 @@ class RunnerPool:
             runner.open.clear()
             runner.new.clear()
         done = self._calls.call("withdraw", asked, self._config.runner_timeout_s)
-        for number in set(asked) - set(done):
-            self._lose(number, "hung", "it did not stop its work")
+        self._lose_all(set(asked) - set(done), "hung", "it did not stop its work")
         return groups, tuple(sorted(refs, key=lambda ref: ref.position))
 
-    def renew_weights(self) -> None:
-        """Give all runners new weights; one that cannot take them is replaced."""
-        for number in set(self._runners) - set(self._equip(list(self._runners))):
+    def serve(self, version: int, runners: Sequence[int]) -> None:
+        """Note that some runners have new weights; the others are replaced.
+
+        Args:
+            version: of the weights, for all work from now on.
+            runners: those that have them.
+        """
+        self.weights_version = version
+        for number in set(self._runners) - set(runners):
             self._lose(number, "failed", "it did not take over new weights")
 
     def take_returned(self) -> list[int]:
@@ -191,7 +197,7 @@ class RunnerPool:
         if runner is None:  # it was given up meanwhile, and its problems asked elsewhere
             return []
         runner.calling = False
-        if reply.steps != runner.steps or not reply.unfinished:
+        if reply.steps != runner.steps or reply.groups or not reply.unfinished:
             runner.steps, runner.heard = reply.steps, time.monotonic()
         self.busy_s += max(0.0, reply.busy_s - runner.busy_s)
         runner.busy_s, runner.capacity = reply.busy_s, reply.capacity
@@ -231,7 +237,19 @@ class RunnerPool:
             logger.warning("runner %d is back", number)
             self._runners[number] = RunnerState()
             self._returned.append(number)
-        self._back &= set(self._calls.alive()) - set(equipped)
+        for number in self._back.intersection(self._calls.alive()).difference(equipped):
+            logger.warning("runner %d is back, but does not take over weights", number)
+            self._calls.kill(number)
+        self._back.clear()
+
+    def _lose_all(self, numbers: Iterable[int], kind: str, reason: str) -> None:
+        """Lose runners that did not do what they were told; a dead one is not killed again."""
+        alive = set(self._calls.alive())
+        for number in sorted(numbers):
+            if number in alive:
+                self._lose(number, kind, reason)
+            else:
+                self._lose(number, "died", "its process died")
 
     def _lose(self, number: int, kind: str, reason: str) -> None:
         """Ask a runner's problems again, before all others, and end it if it still runs."""
