@@ -60,8 +60,9 @@ class AnswerPipeline:
         self._cpu_threads = cpu_threads
         self._commands: queue.SimpleQueue[tuple[Command, Future[Any]] | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[FinishedRequest | None] = queue.SimpleQueue()
-        self._groups: queue.SimpleQueue[Group | BaseException] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[Group | Exception] = queue.SimpleQueue()
         self._broken: Exception | None = None
+        self._score_error: Exception | None = None
         self._threads: list[threading.Thread] = []
         if own_threads:
             for target in (self._run_engine, self._run_scorer):
@@ -88,10 +89,12 @@ class AnswerPipeline:
 
         Raises:
             EngineError: the engine failed; the pipeline is of no more use.
-            Exception: whatever `score` raised.
+            Exception: whatever `score` raised, after the groups that were ready before.
         """
         until = time.monotonic() + seconds
         groups = self._wait_until(until) if self._threads else self._work_until(until)
+        if self._score_error is not None and not groups:
+            raise self._score_error
         if self._broken is not None and not groups:
             reason = f"{type(self._broken).__name__}: {self._broken}"
             raise EngineError(reason) from self._broken
@@ -111,7 +114,12 @@ class AnswerPipeline:
         use_threads(self._cpu_threads)
         while self._engine.num_unfinished and not groups:
             for request in self._step():
-                if (group := self._score(request)) is not None:
+                try:
+                    group = self._score(request)
+                except Exception as error:  # noqa: BLE001 - raised when the groups before it are out
+                    self._score_error = error
+                    return groups
+                if group is not None:
                     groups.append(group)
             if self._broken or time.monotonic() >= until:  # a busy machine still gets on
                 break
@@ -126,8 +134,9 @@ class AnswerPipeline:
                 if groups or self._broken is not None:
                     break
                 continue
-            if isinstance(item, BaseException):
-                raise item
+            if isinstance(item, Exception):
+                self._score_error = item
+                break
             groups.append(item)
             until = min(until, time.monotonic() + _GATHER_SECONDS)
         return groups

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import ray
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE
-from ray.rllib.utils.metrics import LEARNER_RESULTS, WEIGHTS_SEQ_NO
+from ray.rllib.core import COMPONENT_LEARNER_GROUP
+from ray.rllib.utils.metrics import LEARNER_RESULTS
 from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
@@ -24,8 +23,9 @@ from rllib_dapo.reward_functions.composition import component_names
 from rllib_dapo.rl_batch import to_multi_agent_batch
 from rllib_dapo.rollout_metrics import batch_metrics, demand_metrics, evaluation_metrics
 from rllib_dapo.rollouts import RolloutBatch, Rollouts
-from rllib_dapo.runner_calls import LOCAL, LocalCalls, RemoteCalls
+from rllib_dapo.runner_calls import LocalCalls, RemoteCalls
 from rllib_dapo.runner_pool import RunnerPool
+from rllib_dapo.runner_weights import RunnerWeights
 from rllib_dapo.sampling.token_batch import RewardShaping, make_token_batch
 from rllib_dapo.types import Group
 
@@ -49,12 +49,13 @@ class DAPO(Algorithm):
         super().setup(config)
         group = self.env_runner_group
         remote = group.num_remote_workers() > 0
-        self._calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
+        calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
+        self._weights = RunnerWeights(self.config, group, self.learner_group)
         self._pool = RunnerPool(
-            self._calls, self.config, seed=self.config.seed or 0, equip=self._equip
+            calls, self.config, seed=self.config.seed or 0, equip=self._weights.send_again
         )
         self._rollouts = Rollouts(self.config, self._pool, self._problems)
-        self._payload: dict[str, Any] | None = None
+        self._sync_gap = 0.0
         self._samples_lifetime = 0
         self._seconds = dict.fromkeys(_PHASES, 0.0)
         self._sync_weights()
@@ -84,6 +85,7 @@ class DAPO(Algorithm):
         self._report_rollout(batch)
         if batch.groups:
             self._sync_weights()
+        self._report(metrics.ROLLOUT, {"sync_gap": self._sync_gap})
         self._report(metrics.TIME, self._seconds)
 
     @contextmanager
@@ -128,8 +130,9 @@ class DAPO(Algorithm):
     def _sync_weights(self) -> None:
         """Bring the learner's weights into every engine, and wait until they serve."""
         with self._timed("sync_s"):
-            self._payload = None
-            self._pool.renew_weights()
+            report = self._weights.send(self._pool.runners)
+            self._pool.serve(report.version, report.served)
+        self._sync_gap = self._sync_gap if report.gap is None else report.gap
 
     def _progress(self, iteration: int) -> RolloutProgress:
         config = self.config
@@ -228,27 +231,6 @@ class DAPO(Algorithm):
         if evaluation := results.get(metrics.EVALUATION):
             results[metrics.TIME]["evaluate_s"] = evaluation.pop("evaluate_s", 0.0)
         return results
-
-    # -- Weights ----------------------------------------------------------------------------
-
-    def _equip(self, runners: Sequence[int]) -> Sequence[int]:
-        """Send the learner's weights to some runners; returns those that have them now.
-
-        Raises:
-            EngineError: none of them could take them over.
-        """
-        if self._payload is None:
-            state = self.learner_group.get_state(
-                components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
-            )[COMPONENT_LEARNER]
-            state = {key: state[key] for key in (COMPONENT_RL_MODULE, WEIGHTS_SEQ_NO)}
-            if list(runners) != [LOCAL]:  # one copy in shared memory for all runners of a node
-                state[COMPONENT_RL_MODULE] = ray.put(state[COMPONENT_RL_MODULE])
-            self._payload = state
-        timeout = self.config.runner_timeout_s
-        done = self._calls.call("set_state", runners, timeout, state=self._payload)
-        self._pool.weights_version = int(self._payload[WEIGHTS_SEQ_NO])
-        return done
 
     # -- Runners and state ------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ answers scored, and hands back groups as they finish.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -23,6 +24,7 @@ from rllib_dapo.errors import EngineError
 from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
 from rllib_dapo.reward_functions.composition import RewardComposer
+from rllib_dapo.rl_episodes import as_episodes
 from rllib_dapo.sampling_job import (
     RunnerReply,
     SamplingJob,
@@ -31,7 +33,7 @@ from rllib_dapo.sampling_job import (
 )
 from rllib_dapo.text_episodes import TextEpisodes, failed_group
 from rllib_dapo.threads import use_threads
-from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
+from rllib_dapo.types import Group, ProblemRef, Prompt
 
 if TYPE_CHECKING:
     from rllib_dapo.dapo_config import DAPOConfig
@@ -129,7 +131,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             groups += reply.groups
         if reason := reply.error or reply.broken:
             raise EngineError(reason)
-        return [_as_episode(group, c) for group in groups for c in group.completions]
+        return [episode for group in groups for episode in as_episodes(group)]
 
     def get_metrics(self) -> Any:
         """RLlib's hook; DAPO's metrics are made where all groups come together."""
@@ -200,6 +202,19 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         except Exception as error:  # noqa: BLE001 - likewise
             return self._reply(groups, error=f"{type(error).__name__}: {error}")
         return self._reply(groups)
+
+    def call_engine(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the engine between two of its steps.
+
+        Args:
+            method: its name, dotted for that of a part (`weights.start`).
+            *arguments: of the method.
+
+        Raises:
+            Exception: whatever the method raises.
+        """
+        call = attrgetter(method)
+        return self._running_pipeline().between_steps(lambda engine: call(engine)(*arguments))
 
     def withdraw(self) -> None:
         """Forget all problems that are not answered yet."""
@@ -282,20 +297,3 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
     @property
     def _weights_version(self) -> int:
         return self._engine.weights_version if self._engine is not None else 0
-
-
-def _as_episode(group: Group, completion: Completion) -> SingleAgentEpisode:
-    """One answer as RLlib keeps episodes: prompt text, answer text, reward."""
-    return SingleAgentEpisode(
-        observations=[group.prompt.text, ""],
-        actions=[completion.text],
-        rewards=[completion.score + completion.extra_reward],
-        infos=[{}, completion.info],
-        terminated=not completion.truncated,
-        truncated=completion.truncated,
-        extra_model_outputs={
-            "token_ids": [completion.token_ids],
-            "action_logp": [completion.logprobs],
-        },
-        len_lookback_buffer=0,
-    )

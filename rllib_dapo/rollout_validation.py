@@ -45,7 +45,8 @@ def check_rollouts(config: DAPOConfig) -> None:
 
 
 def _check_lead(config: DAPOConfig) -> None:
-    if config.rollout_lead and not config.num_env_runners:
+    # RLlib's own copy for evaluation has no runners: the engines of training answer.
+    if config.rollout_lead and not config.num_env_runners and not config.in_evaluation:
         refuse(
             "rollout_lead",
             config.rollout_lead,

@@ -14,6 +14,7 @@ import numpy as np
 
 from rllib_dapo.dapo_env_runner import DAPOEnvRunner
 from rllib_dapo.engine.base import FinishedRequest, SampledAnswer, Sampling
+from rllib_dapo.engine.place import Place, place_of
 
 Script = Callable[[str, int], str]
 """(text of the prompt, number of the answer in its group) -> text of the answer"""
@@ -86,12 +87,19 @@ class ScriptedEngine:
         for request_id in request_ids:
             self._running.pop(request_id, None)
 
-    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    def places(self) -> list[Place]:
+        return [place_of("cpu")]
+
+    def load_weights(self, weights: Mapping[str, Any], version: int, checksums: Any = None) -> None:
         self.weights_version = version
         self.loaded.append(version)
 
     def shutdown(self) -> None:
         self.abort_all()
+
+
+NO_MODEL = {"sync_check_interval": 0}
+"""Settings for runs with such an engine: it has no log-probabilities to compare."""
 
 
 def scripted_runner(script: Script) -> type[DAPOEnvRunner]:

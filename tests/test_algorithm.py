@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from learners import parameters
-from scripted_engine import Script, mixed, right, scripted_runner, solution, wrong
+from scripted_engine import NO_MODEL, Script, mixed, right, scripted_runner, solution, wrong
 
 from rllib_dapo import metrics
 from rllib_dapo.dapo_config import DAPOConfig
@@ -31,6 +31,7 @@ def build(tiny_model, request):
             "minibatch_size": 8,
             "warmup_iterations": 0,
             "progress": "off",
+            **NO_MODEL,
         }
         config = (
             DAPOConfig()

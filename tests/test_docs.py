@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripted_engine import scripted_runner
+from scripted_engine import NO_MODEL, scripted_runner
 
 from rllib_dapo import DAPOConfig
 from rllib_dapo.registration import make_env
@@ -51,7 +51,12 @@ def test_it_trains(my_tasks, request):
         .environment(ENV, env_config={"digits": 3})
         .env_runners(env_runner_cls=scripted_runner(backwards))
         .training(
-            group_size=4, groups_per_batch=2, minibatch_size=4, warmup_iterations=0, progress="off"
+            group_size=4,
+            groups_per_batch=2,
+            minibatch_size=4,
+            warmup_iterations=0,
+            progress="off",
+            **NO_MODEL,
         )
         .build_algo()
     )

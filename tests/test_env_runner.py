@@ -99,7 +99,9 @@ def test_what_is_trained_on_are_the_ids_the_engine_sampled(runner):
         for c in group.completions:
             expected = answer_logprobs(embedded_model(), group.prompt.token_ids, c.token_ids)
             np.testing.assert_allclose(c.logprobs, expected, atol=1e-4)
-            assert runner._episodes._tokenizer.decode(c.token_ids, skip_special_tokens=True) == c.text
+            assert (
+                runner._episodes._tokenizer.decode(c.token_ids, skip_special_tokens=True) == c.text
+            )
 
 
 def test_text_is_never_tokenised_again(runner, monkeypatch):

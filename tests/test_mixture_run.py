@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from scripted_engine import mixed, right, scripted_runner, solution
+from scripted_engine import NO_MODEL, mixed, right, scripted_runner, solution
 
 from rllib_dapo import DAPOConfig, metrics
 
@@ -30,7 +30,12 @@ def test_training_and_evaluation_report_the_accuracy_of_each_source(ray_session,
         .environment("rllib_dapo/Math-v0", env_config={"dataset": sources})
         .env_runners(env_runner_cls=scripted_runner(easy_is_right))
         .training(
-            group_size=4, groups_per_batch=4, minibatch_size=8, warmup_iterations=0, progress="off"
+            group_size=4,
+            groups_per_batch=4,
+            minibatch_size=8,
+            warmup_iterations=0,
+            progress="off",
+            **NO_MODEL,
         )
         .evaluation(evaluation_interval=1, evaluation_duration=8)
         .debugging(seed=1)

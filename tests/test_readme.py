@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_engine import mixed, scripted_runner
+from scripted_engine import NO_MODEL, mixed, scripted_runner
 
 from rllib_dapo.dapo_config import DAPOConfig
 
@@ -25,6 +25,7 @@ def test_the_example_runs(tmp_path, monkeypatch, request, capsys):
         config.validate()  # as it is written
         config.env_runners(env_runner_cls=scripted_runner(mixed))
         config.training(groups_per_batch=2, group_size=2, minibatch_size=2, progress="off")
+        config.training(**NO_MODEL)
         config.evaluation(evaluation_duration=2)
         algorithm = build(config)
         request.addfinalizer(algorithm.stop)

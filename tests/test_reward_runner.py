@@ -87,7 +87,8 @@ def test_a_function_that_hangs_does_not_hang_the_runner(runner):
     made = runner(reward_functions=entries("sleeps"), reward_timeout_s=0.05)
     assert [g.reward_failures for g in collect(made)] == [{"timed_out": 4}] * 3
     reply = made.collect(JOB, seconds=60.0)
-    assert len(reply.groups) == 1  # the fourth call that hangs, then no more
+    assert (len(reply.groups), reply.error) == (1, None)  # the fourth call that hangs
+    reply = made.collect(None, seconds=60.0)  # then no more
     assert reply.error.startswith("RewardError: 4 calls of reward functions (sleeps)")
 
 
@@ -99,7 +100,7 @@ def test_the_policy_error_stops_the_job_with_the_reason(runner):
 
 def test_evaluation_calls_no_reward_function(runner):
     made = runner(reward_functions=entries("raises"), reward_failure="error")
-    (group,) = collect(made, replace(JOB, refs=REFS[:1], evaluation=True))
+    (group,) = collect(made, replace(JOB, refs=(replace(REFS[0], evaluation=True),)))
     assert [c.components for c in group.completions] == [{}] * 4
 
 
@@ -114,5 +115,5 @@ def test_reflections_are_counted_in_the_text_of_the_answer(runner):
             return "Wait, let me check. Answer: 1"
 
     made = runner()
-    made._tokenizer = Thoughtful()  # the embedded one knows digits only
+    made._episodes._tokenizer = Thoughtful()  # the embedded one knows digits only
     assert [c.reflections for g in collect(made) for c in g.completions] == [2] * 12

@@ -313,11 +313,9 @@ def test_a_runner_without_weights_stays_out_until_it_has_them():
 def test_a_runner_that_does_not_take_new_weights_is_replaced():
     calls = Calls(Runner(), Runner(comes_back=True))
     pool = make_pool(calls)
-    calls.refuse_weights = {2}
-    pool.renew_weights()
+    pool.serve(0, [1])
     assert pool.runners == [1]
     assert calls.killed == [2]
-    calls.refuse_weights = set()
     pool.poll()
     assert pool.runners == [1, 2]
 

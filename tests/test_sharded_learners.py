@@ -259,7 +259,7 @@ def test_the_checkpoint_is_written_once_and_has_whole_weights(history):
 def test_an_algorithm_with_shards_goes_on_in_one_learner(ray_session, tiny_model, tmp_path):
     small = {
         "model": str(tiny_model), "group_size": 4, "groups_per_batch": 4, "minibatch_size": 16,
-        "warmup_iterations": 0, "progress": "off",
+        "warmup_iterations": 0, "progress": "off", **scripted_engine.NO_MODEL,
     }  # fmt: skip
 
     # The learners' processes cannot import what lies beside the tests.
