@@ -42,12 +42,15 @@ def scripted_config(*, groups: int, group_size: int, rate: float, **settings: An
         .environment(SignalRateEnv, env_config={"rate": rate})
         .env_runners(env_runner_cls=ScriptedRunner)
         .training(
-            model="embedded",
-            groups_per_batch=groups,
-            group_size=group_size,
-            max_response_length=LIMIT,
-            soft_overlong_cache=1024,
-            **{"engine_kwargs": engine, **settings},
+            **{
+                "model": "embedded",
+                "groups_per_batch": groups,
+                "group_size": group_size,
+                "max_response_length": LIMIT,
+                "soft_overlong_cache": 1024,
+                "engine_kwargs": engine,
+                **settings,
+            }
         )
         .debugging(seed=0)
     )

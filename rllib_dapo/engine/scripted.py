@@ -20,6 +20,7 @@ import numpy as np
 
 from rllib_dapo.engine.answer_lengths import AnswerLengths
 from rllib_dapo.engine.base import FinishedRequest, SampledAnswer, Sampling
+from rllib_dapo.engine.place import Place, place_of
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.types import FloatArray, VersionStarts
 
@@ -174,7 +175,9 @@ class ScriptedEngine:
         """Withdraw every unfinished request."""
         self.abort(list(self._requests))
 
-    def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
+    def load_weights(
+        self, weights: Mapping[str, Any], version: int, checksums: Mapping[str, int] | None = None
+    ) -> None:
         """Tokens from here on are by this version; the weights are not looked at."""
         oldest = min((answer.starts for answer in self._running), default=self._clock)
         before = max(clock for clock in self._versions if clock <= oldest)
@@ -185,6 +188,10 @@ class ScriptedEngine:
     def prompt_logprobs(self, token_ids: Sequence[int]) -> FloatArray:
         """float32[T-1]: each token as probable as any other of the words."""
         return self._uniform(len(token_ids) - 1)
+
+    def places(self) -> list[Place]:
+        """This process, where nothing is computed."""
+        return [place_of("cpu")]
 
     def shutdown(self) -> None:
         """Withdraw everything."""
