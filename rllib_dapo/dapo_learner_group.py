@@ -8,18 +8,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow.fs  # type: ignore[import-untyped]
 import ray
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
+from ray.rllib.utils.actor_manager import RemoteCallResults
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from rllib_dapo.collectives import is_first
 from rllib_dapo.errors import TrainingError
 
 _LEFT_TO_THE_LEARNERS = "left to the learners"
+_EACH = "dapo each learner"
+# How long a death may go unnoticed; what is complete is returned at once.
+_BEAT_SECONDS = 0.5
 
 
 class DAPOLearnerGroup(LearnerGroup):
@@ -29,9 +33,36 @@ class DAPOLearnerGroup(LearnerGroup):
     the state, which would wait for the others for ever; this group asks all of them and
     takes what the first returns. It also raises what a learner raised while it took or
     saved a state; RLlib passes over that.
+
+    A learner that dies ends the run, and at once: RLlib would wait for the others, which wait
+    for the dead one, and later go on without it and without its share of the batch.
     """
 
     _saving_in_place = False
+
+    def update(self, **kwargs: Any) -> list[Any]:
+        """RLlib's update; see there for the arguments.
+
+        Raises:
+            TrainingError: a learner is lost.
+        """
+        if self.is_local:
+            return list(super().update(**kwargs))
+        self._check_that_all_are_there()
+        super().update(async_update=True, **kwargs)  # this only sends
+        return [result.get() for result in self._wait_for_all(None)]
+
+    def foreach_learner(self, func: Callable[[Any], Any], **kwargs: Any) -> Any:
+        """RLlib's call to the learners; with arguments for `func` alone it is all or none.
+
+        Raises:
+            TrainingError: a learner is lost.
+        """
+        if self.is_local or kwargs:
+            return super().foreach_learner(func, **kwargs)
+        self._check_that_all_are_there()
+        self._worker_manager.foreach_actor_async(func, tag=_EACH)
+        return self._wait_for_all(_EACH)
 
     def get_state(
         self, components: Any = None, *, not_components: Any = None, **kwargs: Any
@@ -123,17 +154,36 @@ class DAPOLearnerGroup(LearnerGroup):
             self._saving_in_place = False
 
     def _on_all_learners(self, function: Callable[[Any], Any]) -> list[Any]:
-        """What each learner returned, by rank.
-
-        Raises:
-            TrainingError: a learner is lost; the others would wait for it.
-        """
-        if (there := self._worker_manager.num_healthy_actors()) < len(self):
-            raise TrainingError(
-                f"{len(self) - there} of num_learners={len(self)} learners are lost; restore the "
-                "last checkpoint"
-            )
+        """What each learner returned, by rank."""
         return list(self._get_results(self.foreach_learner(function)))
+
+    def _check_that_all_are_there(self) -> None:
+        if (there := self._worker_manager.num_healthy_actors()) < len(self):
+            self._give_up(f"{len(self) - there} were lost before")
+
+    def _wait_for_all(self, tag: str | None) -> RemoteCallResults:
+        """The results of a call to all, by rank; gives up with the first that is lost."""
+        by_rank: dict[int, Any] = {}
+        while len(by_rank) < len(self):
+            for result in self._worker_manager.fetch_ready_async_reqs(
+                tags=[tag], timeout_seconds=_BEAT_SECONDS
+            ):
+                if not result.ok:
+                    reason = str(result.get()).splitlines()[0]
+                    self._give_up(f"learner {result.actor_id} was lost: {reason}")
+                by_rank[result.actor_id] = result
+        results = RemoteCallResults()
+        results.result_or_errors = [by_rank[rank] for rank in sorted(by_rank)]
+        return results
+
+    def _give_up(self, reason: str) -> NoReturn:
+        """End all learners, which may be waiting in a collective call, and say why."""
+        for actor in self._worker_manager.actors().values():
+            ray.kill(actor)
+        raise TrainingError(
+            f"of num_learners={len(self)} learners, {reason}. Restore the last checkpoint; Tune "
+            "does so by itself with `max_failures` above 0"
+        )
 
 
 def _remove(_: Any, folder: str) -> None:
