@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 AtLimit = Literal["error", "train_on_partial", "skip"]
-"""What happens when the rounds are used up and the batch is not full."""
+"""What happens when no more problems may be asked for and the batch is not full."""
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant", "group_token_mean"]
 """How tokens are averaged: alike (DAPO), per sequence (GRPO), by L_max (Dr. GRPO), per group."""
