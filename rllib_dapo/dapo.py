@@ -130,7 +130,7 @@ class DAPO(Algorithm):
     def _sync_weights(self) -> None:
         """Bring the learner's weights into every engine, and wait until they serve."""
         with self._timed("sync_s"):
-            report = self._weights.send(self._pool.runners)
+            report = self._weights.send(self._pool.reachable)
             self._pool.serve(report.version, report.served)
         self._sync_gap = self._sync_gap if report.gap is None else report.gap
 

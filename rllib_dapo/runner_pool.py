@@ -16,7 +16,7 @@ import heapq
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.runner_calls import LOCAL, RunnerCalls
@@ -55,7 +55,7 @@ class RunnerPool:
         config: DAPOSettings,
         *,
         seed: int,
-        equip: Callable[[Sequence[int]], Sequence[int]],
+        equip: Callable[[Sequence[int]], Sequence[int] | None],
     ) -> None:
         self.weights_version = 0
         self.lost: Counter[str] = Counter()
@@ -79,6 +79,11 @@ class RunnerPool:
     def runners(self) -> list[int]:
         """Numbers of the runners that are in service."""
         return list(self._runners)
+
+    @property
+    def reachable(self) -> list[int]:
+        """Those in service, and those that have come back and wait for weights."""
+        return [*self._runners, *sorted(self._back)]
 
     @property
     def under_way(self) -> int:
@@ -125,7 +130,8 @@ class RunnerPool:
             runner.open.clear()
             runner.new.clear()
         done = self._calls.call("withdraw", asked, self._config.runner_timeout_s)
-        self._lose_all(set(asked) - set(done), "hung", "it did not stop its work")
+        for number in set(asked) - set(done):
+            self._lose(number, "hung", "it did not stop its work")
         return groups, tuple(sorted(refs, key=lambda ref: ref.position))
 
     def serve(self, version: int, runners: Sequence[int]) -> None:
@@ -133,11 +139,12 @@ class RunnerPool:
 
         Args:
             version: of the weights, for all work from now on.
-            runners: those that have them.
+            runners: of `reachable`, those that have them.
         """
         self.weights_version = version
         for number in set(self._runners) - set(runners):
             self._lose(number, "failed", "it did not take over new weights")
+        self._take_in([number for number in runners if number in self._back])
 
     def take_returned(self) -> list[int]:
         """Runners that have come back since this was last asked."""
@@ -228,8 +235,9 @@ class RunnerPool:
                 self._lose(number, "hung", f"no step in runner_timeout_s={patience:g} s")
         if len(self._runners) < self._size:
             self._back |= set(self._calls.returned())
-        if self._back:
-            self._take_in(self._equip(sorted(self._back)))
+        self._back &= set(self._calls.alive())
+        if self._back and (equipped := self._equip(sorted(self._back))) is not None:
+            self._take_in(equipped)
         self._check_that_one_is_left()
 
     def _take_in(self, equipped: Sequence[int]) -> None:
@@ -237,19 +245,10 @@ class RunnerPool:
             logger.warning("runner %d is back", number)
             self._runners[number] = RunnerState()
             self._returned.append(number)
-        for number in self._back.intersection(self._calls.alive()).difference(equipped):
+        for number in self._back.difference(equipped):
             logger.warning("runner %d is back, but does not take over weights", number)
             self._calls.kill(number)
         self._back.clear()
-
-    def _lose_all(self, numbers: Iterable[int], kind: str, reason: str) -> None:
-        """Lose runners that did not do what they were told; a dead one is not killed again."""
-        alive = set(self._calls.alive())
-        for number in sorted(numbers):
-            if number in alive:
-                self._lose(number, kind, reason)
-            else:
-                self._lose(number, "died", "its process died")
 
     def _lose(self, number: int, kind: str, reason: str) -> None:
         """Ask a runner's problems again, before all others, and end it if it still runs."""

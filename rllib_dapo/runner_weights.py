@@ -54,14 +54,14 @@ class RunnerWeights:
             )
         return self._reported(self._sync.send(engines))
 
-    def send_again(self, runners: Sequence[int]) -> Sequence[int]:
+    def send_again(self, runners: Sequence[int]) -> Sequence[int] | None:
         """Bring the weights of the last `send` to runners that have come back.
 
         Returns:
-            Those that serve them now; the others have to wait for the next `send`.
+            Those that serve them now. None: all of them have to wait for the next `send`.
         """
         report = None if self._sync is None else self._sync.send_again(self._engines(runners))
-        return () if report is None else self._reported(report).served
+        return None if report is None else self._reported(report).served
 
     def _engines(self, runners: Sequence[int]) -> RunnerEngines:
         return RunnerEngines(self._group, self._config.runner_timeout_s, runners)

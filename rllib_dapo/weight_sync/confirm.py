@@ -21,13 +21,14 @@ def confirm(
         checks: how far they may differ.
 
     Raises:
-        EngineError: no runner serves them.
+        EngineError: no runner serves them, and it is not that all of them died.
     """
-    served, failed = list(loaded.values), dict(loaded.failures)
+    served, failed, lost = list(loaded.values), dict(loaded.failures), set(loaded.lost)
     gaps = []
     if probe is not None and served:
         answers = runners.call("prompt_logprobs", probe.token_ids, only=served)
         failed |= answers.failures
+        lost |= answers.lost
         for runner, logprobs in answers.values.items():
             gap = checks.gap(probe.logprobs, logprobs)
             gaps.append(gap)
@@ -35,8 +36,8 @@ def confirm(
                 failed[runner] = complaint
                 runners.call("weights.reject", complaint, only=[runner])
         served = [runner for runner in served if runner not in failed]
-    if not served:
-        reason = next(iter(failed.values()), "there is none")
+    if not served and not lost.issuperset(failed):
+        reason = next(why for runner, why in failed.items() if runner not in lost)
         raise EngineError(
             f"none of {len(failed)} runners could take over weights of version {version}: {reason}"
         )

@@ -24,10 +24,12 @@ class Answers:
     Attributes:
         values: by runner.
         failures: why the others did not answer, by runner.
+        lost: of those, the runners that are dead or silent; the rest refused.
     """
 
     values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
 
 
 class Runners(Protocol):
@@ -82,8 +84,10 @@ class WeightSync(Protocol):
     def send(self, runners: Runners) -> SyncReport:
         """Bring the learner's weights into the engines and wait until they serve.
 
+        Where all runners are lost none serves them, and they wait for the ones started again.
+
         Raises:
-            EngineError: no runner could take them.
+            EngineError: no runner could take them, and one of them refused.
             TrainingError: a learner is lost.
         """
         ...
