@@ -15,7 +15,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rllib_dapo.problem_source import ProblemSource
@@ -82,9 +83,8 @@ def measure(
     set_rate: Callable[[float], None],
     *,
     clock: Callable[[], float] = time.perf_counter,
-    rates: tuple[float, ...] = (0.9, 0.5, 0.1),
+    rates: Mapping[float, int] = MappingProxyType({0.9: 4, 0.5: 4, 0.1: 2}),
     repeats: int = 3,
-    batches: int = 2,
 ) -> dict[str, Any]:
     """Useful groups a second of each variant, in turns, at each keep rate.
 
@@ -96,12 +96,11 @@ def measure(
         make_pool: the runners anew, without anything under way.
         set_rate: sets the environments' rate.
         clock: seconds so far, real or virtual.
-        rates: shares of problems whose groups carry a signal.
+        rates: shares of problems whose groups carry a signal, and batches of one turn.
         repeats: turns.
-        batches: batches of one turn.
     """
     results = {}
-    for rate in rates:
+    for rate, batches in rates.items():
         set_rate(rate)
         per_s: dict[str, list[float]] = {name: [] for name in VARIANTS}
         sampled: dict[str, list[float]] = {name: [] for name in VARIANTS}
@@ -121,6 +120,6 @@ def measure(
     return {
         "groups_per_batch": config.groups_per_batch,
         "group_size": config.group_size,
-        "batches_per_turn": batches,
+        "batches_per_turn": {str(rate): batches for rate, batches in rates.items()},
         "rates": results,
     }

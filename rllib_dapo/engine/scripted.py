@@ -190,7 +190,7 @@ class ScriptedEngine:
         return self._uniform(len(token_ids) - 1)
 
     def places(self) -> list[Place]:
-        """This process, where nothing is computed."""
+        """One: the process it is in, although nothing is computed there."""
         return [place_of("cpu")]
 
     def shutdown(self) -> None:
