@@ -26,6 +26,8 @@ T = TypeVar("T")
 Command = Callable[[InferenceEngine], Any]
 Score = Callable[[FinishedRequest], Group | None]
 """Makes a group of a finished request; None if it was withdrawn meanwhile."""
+Answered = tuple[str, Group]
+"""The id of a request, and its group."""
 
 # Groups that finish together travel together.
 _GATHER_SECONDS = 0.02
@@ -60,7 +62,7 @@ class AnswerPipeline:
         self._cpu_threads = cpu_threads
         self._commands: queue.SimpleQueue[tuple[Command, Future[Any]] | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[FinishedRequest | None] = queue.SimpleQueue()
-        self._groups: queue.SimpleQueue[Group | Exception] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[Answered | Exception] = queue.SimpleQueue()
         self._broken: Exception | None = None
         self._score_error: Exception | None = None
         self._threads: list[threading.Thread] = []
@@ -82,15 +84,17 @@ class AnswerPipeline:
         self._commands.put((command, future))
         return future.result()
 
-    def collect(self, seconds: float) -> list[Group]:
+    def collect(self, seconds: float) -> list[Answered]:
         """Groups that are ready, at least one if that takes no longer than `seconds`.
 
-        Returns at once when nothing is under way.
+        Those of requests that were aborted after they had finished are among them.
 
         Raises:
             EngineError: the engine failed; the pipeline is of no more use.
             Exception: whatever `score` raised, after the groups that were ready before.
         """
+        if self._score_error is not None:
+            raise self._score_error
         until = time.monotonic() + seconds
         groups = self._wait_until(until) if self._threads else self._work_until(until)
         if self._score_error is not None and not groups:
@@ -109,10 +113,10 @@ class AnswerPipeline:
 
     # -- In the caller's thread -----------------------------------------------------------
 
-    def _work_until(self, until: float) -> list[Group]:
-        groups: list[Group] = []
+    def _work_until(self, until: float) -> list[Answered]:
+        groups: list[Answered] = []
         use_threads(self._cpu_threads)
-        while self._engine.num_unfinished and not groups:
+        while self._engine.num_unfinished and not groups and self._broken is None:
             for request in self._step():
                 try:
                     group = self._score(request)
@@ -120,13 +124,13 @@ class AnswerPipeline:
                     self._score_error = error
                     return groups
                 if group is not None:
-                    groups.append(group)
-            if self._broken or time.monotonic() >= until:  # a busy machine still gets on
+                    groups.append((request.request_id, group))
+            if time.monotonic() >= until:  # a busy machine still gets on
                 break
         return groups
 
-    def _wait_until(self, until: float) -> list[Group]:
-        groups: list[Group] = []
+    def _wait_until(self, until: float) -> list[Answered]:
+        groups: list[Answered] = []
         while (left := until - time.monotonic()) > 0:
             try:
                 item = self._groups.get(timeout=min(left, 0.5))
@@ -174,7 +178,7 @@ class AnswerPipeline:
                 self._groups.put(error)
             else:
                 if group is not None:
-                    self._groups.put(group)
+                    self._groups.put((request.request_id, group))
 
     def _step(self) -> list[FinishedRequest]:
         started = time.perf_counter()

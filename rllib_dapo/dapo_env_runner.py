@@ -17,10 +17,10 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
-from rllib_dapo.answer_pipeline import AnswerPipeline
+from rllib_dapo.answer_pipeline import Answered, AnswerPipeline
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.engine.base import FinishedRequest, InferenceEngine
-from rllib_dapo.errors import EngineError
+from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model import load_tokenizer, model_facts
 from rllib_dapo.prompting import make_renderer
 from rllib_dapo.reward_functions.composition import RewardComposer
@@ -79,8 +79,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
     def make_module(self) -> None:
         """Start the engine; it takes the place of RLlib's RLModule here."""
         from rllib_dapo.engine.vllm import VLLMEngine
+        from rllib_dapo.weight_sync.make import colocate_refusal
 
         config = self.config
+        if config.colocate and (reason := colocate_refusal(config.engine_kwargs)):
+            refuse("colocate", True, reason)
         use_threads(config.engine_cpu_threads)
         self._engine = VLLMEngine(
             self._facts.path,
@@ -90,6 +93,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             seed=config.seed or 0,
             trust_remote_code=config.trust_remote_code,
             kv_cache_gib=config.kv_cache_gib,
+            tensor_parallel_size=config.tensor_parallel_size,
+            sleep_mode=config.colocate,
             engine_kwargs=config.engine_kwargs,
         )
 
@@ -194,9 +199,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             if job is not None:
                 groups += self._begin(pipeline, job)
             if self._open:
-                ready = pipeline.collect(0.0 if groups else seconds)
-                groups += ready
-                self._close({group.ref for group in ready})
+                groups += self._ready(pipeline.collect(0.0 if groups else seconds))
         except EngineError as error:  # the driver decides; RLlib would sleep and exit
             return self._reply(groups, broken=str(error))
         except Exception as error:  # noqa: BLE001 - likewise
@@ -287,9 +290,12 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             return None
         return self._episodes.group(*known, request.answers, self._weights_version)
 
-    def _close(self, refs: set[ProblemRef]) -> None:
-        """Problems stay open until their groups are handed out, or nobody would ask for them."""
-        self._open = {i: known for i, known in self._open.items() if known[0] not in refs}
+    def _ready(self, answered: list[Answered]) -> list[Group]:
+        """Groups to hand out: until then a problem is open, or nobody would ask for it.
+
+        One that was withdrawn is not, even if it is asked again meanwhile.
+        """
+        return [group for request_id, group in answered if self._open.pop(request_id, None)]
 
     def _environment(self, ref: ProblemRef) -> Any:
         return self._evaluation_env if ref.evaluation else self.env
