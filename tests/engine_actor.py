@@ -9,20 +9,23 @@ from operator import attrgetter
 from typing import Any
 
 import gloo_transport
+import ipc_transport
 import ray
 from gloo_transport import use_gloo
+from ipc_transport import use_shared_memory
 from ray import cloudpickle
 
 from rllib_dapo.engine.base import Sampling
 
 # Workers do not know this folder.
 cloudpickle.register_pickle_by_value(gloo_transport)
+cloudpickle.register_pickle_by_value(ipc_transport)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PROMPT = [12, 5, 7, 9, 11]
 
 
-@ray.remote(num_cpus=0, max_restarts=1, max_task_retries=0)
+@ray.remote(num_cpus=0, max_restarts=3, max_task_retries=0)
 class EngineActor:
     def __init__(self, model: str, **settings: Any) -> None:
         import torch
@@ -34,6 +37,7 @@ class EngineActor:
             model, dtype="float32", max_model_len=128, stop_token_ids=[1], seed=0, **settings
         )
         use_gloo()
+        use_shared_memory()
         self._plan: dict[str, str] = {}
 
     def call_engine(self, method: str, *arguments: Any) -> Any:
@@ -60,7 +64,7 @@ class EngineActor:
             received.RecordingModel.load_weights = original
             changed = [(name, tensor.clone()) for name, tensor in weights]
             if how == "one element":
-                changed[3][1].view(-1)[5] += 1e-3
+                changed[0][1].view(-1)[5] += 1e-3
             return original(model, changed)
 
         received.RecordingModel.load_weights = load_weights

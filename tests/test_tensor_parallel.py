@@ -30,7 +30,7 @@ def engine(ray_session: None) -> Iterator[Any]:
 
 
 def segments() -> set[str]:
-    return {path.name for path in Path("/dev/shm").glob("psm_*")}
+    return {path.name for path in Path("/dev/shm").glob("psm_*")}  # noqa: S108
 
 
 def test_the_workers_of_an_engine_are_processes_of_their_own(engine):

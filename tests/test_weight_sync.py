@@ -102,8 +102,8 @@ def test_the_first_two_syncs_are_checked_and_then_every_so_many_th(interval, exp
 
 def test_the_tolerance_is_wider_where_one_side_computes_in_half_precision():
     exact, engine, learner = (
-        SyncChecks(1, engine_dtype=e, learner_dtype=l).tolerance
-        for e, l in [("float32", "float32"), ("bfloat16", "float32"), ("float32", "bfloat16")]
+        SyncChecks(1, engine_dtype=e, learner_dtype=own).tolerance
+        for e, own in [("float32", "float32"), ("bfloat16", "float32"), ("float32", "bfloat16")]
     )
     assert exact < engine == learner
     assert SyncChecks(1, 0.25, engine_dtype="bfloat16").tolerance == 0.25

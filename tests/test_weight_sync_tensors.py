@@ -22,6 +22,8 @@ from rllib_dapo.engine.shared_tensors import open_shared_tensors, shared_tensors
 from rllib_dapo.lora_state import merged_state
 from rllib_dapo.weight_sync.source import CheckedPass, LearnerWeights
 
+SEGMENTS = Path("/dev/shm")  # noqa: S108 - where Linux has them
+
 pytestmark = pytest.mark.timeout(60)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.float64]
@@ -147,12 +149,12 @@ def test_a_segment_is_gone_after_its_use_whether_it_fails_or_not(fails):
     try:
         with shared_tensors([("a", torch.zeros(4))]) as made:
             description = made
-            assert (Path("/dev/shm") / made["segment"]).exists()
+            assert (SEGMENTS / made["segment"]).exists()
             if fails:
                 raise RuntimeError
     except RuntimeError:
         pass
-    assert not (Path("/dev/shm") / description["segment"]).exists()
+    assert not (SEGMENTS / description["segment"]).exists()
     with pytest.raises(FileNotFoundError):
         open_shared_tensors(**description)
 
@@ -168,7 +170,7 @@ def test_a_segment_whose_owner_is_killed_does_not_stay():
     process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
-    segment = Path("/dev/shm") / process.stdout.strip()
+    segment = SEGMENTS / process.stdout.strip()
     assert process.stdout.strip()
     until = time.monotonic() + 20
     while segment.exists() and time.monotonic() < until:  # the tracker is a process of its own

@@ -1,4 +1,7 @@
-"""Broadcasts from sharded learners to real engines: vLLM's NCCL protocol, over gloo."""
+"""Transfers from sharded learners to real engines, by vLLM's protocols without a GPU.
+
+NCCL's broadcasts go over gloo, CUDA IPC's buffers are in shared memory.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import ray
 import torch
 from engine_actor import PROMPT, EngineActor
 from gloo_transport import set_buffer, use_gloo
+from ipc_transport import remove_buffers, use_shared_memory
 from learner_groups import learner_group
 from ray import cloudpickle
 from reference_model import answer_logprobs, fresh_embedded_model
@@ -45,7 +49,9 @@ def learners(ray_session: None) -> Iterator[Any]:
     """Two learners with half of the model each."""
     group = learner_group("embedded", 2, shard_model=True)
     group.foreach_learner(use_gloo)
+    group.foreach_learner(use_shared_memory)
     yield group
+    group.foreach_learner(remove_buffers)
     group.shutdown()
 
 
@@ -73,8 +79,10 @@ def model_of(learners: Any) -> Any:
     return model
 
 
-def sync_over(learners: Any, *, timeout_s: float = 60.0, interval: int = 1) -> TransferSync:
-    return TransferSync("nccl", learners, SyncChecks(interval), timeout_s=timeout_s)
+def sync_over(
+    learners: Any, *, way: Any = "nccl", timeout_s: float = 60.0, interval: int = 1
+) -> TransferSync:
+    return TransferSync(way, learners, SyncChecks(interval), timeout_s=timeout_s)
 
 
 def runners_of(engines: dict[int, Any], timeout_s: float = 60.0) -> RunnerEngines:
@@ -88,10 +96,13 @@ def serves(engine: Any, model: Any) -> int:
     return version
 
 
-@pytest.mark.parametrize("piece", [256 * 2**20, 60_000])
-def test_all_engines_get_a_sharded_models_weights_in_one_piece_or_many(engines, learners, piece):
+@pytest.mark.parametrize("way", ["nccl", "cuda_ipc"])
+@pytest.mark.parametrize("piece", [16 * 2**20, 200_000])
+def test_all_engines_get_a_sharded_models_weights_in_one_piece_or_many(
+    engines, learners, way, piece
+):
     learners.foreach_learner(partial(set_buffer, size=piece))
-    sync = sync_over(learners)
+    sync = sync_over(learners, way=way, timeout_s=60.0 + piece / 2**20)  # connects anew
     for seed in (1, 2):
         learners.foreach_learner(partial(step_of, seed=seed))
         report = sync.send(runners_of(engines))
@@ -114,7 +125,7 @@ def test_one_changed_element_is_found_named_and_never_served(engines, learners):
     ray.get(engines[2].tamper.remote("one element"))
     report = sync.send(runners_of(engines))
     assert report.served == (1,)
-    assert "arrived changed: the checksum of model.layers.0" in report.failed[2]
+    assert "arrived changed: the checksum of model.embed_tokens" in report.failed[2]
     refuses(engines[2])
     serves(engines[1], model_of(learners))
     learners.foreach_learner(partial(step_of, seed=4))
@@ -131,13 +142,14 @@ def test_without_a_check_due_nothing_is_compared(engines, learners):
     assert report.gap is None
 
 
-def test_a_runner_that_is_lost_before_the_broadcast_does_not_keep_the_others_waiting(
-    engines, learners
+@pytest.mark.parametrize("moment", ["weights.start", "weights.receive"])
+def test_a_runner_that_is_lost_does_not_keep_the_others_from_their_weights(
+    engines, learners, moment
 ):
-    """It comes back without weights, and gets them with the next sync."""
+    """Before a broadcast or in it. It comes back without weights, and gets the next ones."""
     sync = sync_over(learners)
     learners.foreach_learner(partial(step_of, seed=5))
-    ray.get(engines[2].plan.remote("weights.start", "die"))
+    ray.get(engines[2].plan.remote(moment, "die"))
     report = sync.send(runners_of(engines))
     assert report.served == (1,)
     assert list(report.failed) == [2]
@@ -169,3 +181,18 @@ def test_a_broadcast_that_hangs_is_an_error_and_its_half_is_never_served(engines
     report = sync_over(learners).send(runners_of(engines))  # both answer again
     assert sorted(report.served) == [1, 2]
     serves(engines[1], model_of(learners))
+
+
+def test_over_ipc_a_runner_that_is_lost_in_the_middle_does_not_disturb_the_others(
+    engines, learners
+):
+    """Nobody waits for it: the others are served, and it gets the next weights."""
+    sync = sync_over(learners, way="cuda_ipc")
+    learners.foreach_learner(partial(step_of, seed=7))
+    ray.get(engines[2].plan.remote("weights.receive", "raise"))
+    report = sync.send(runners_of(engines))
+    assert report.served == (1,)
+    assert "as planned" in report.failed[2]
+    refuses(engines[2])
+    serves(engines[1], model_of(learners))
+    assert sorted(sync.send(runners_of(engines)).served) == [1, 2]

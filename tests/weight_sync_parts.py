@@ -124,5 +124,3 @@ def step(learner_group: Any, *, scale: float = 1e-2, seed: int = 0) -> None:
         for parameter in language_model(learner_group).parameters():
             parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
     learner_group._learner._weights_seq_no += 1
-
-

@@ -47,7 +47,7 @@ class ServedWeights:
         self._asleep: list[str] = []  # what of its memory is
         self.version = 0
         self.updating = False
-        """An update is under way: no token may be sampled now."""
+        """An update is under way and may still succeed: whoever samples waits for it."""
         self.refusal: str | None = None
         """Why these weights must not serve, or None."""
         llm.llm_engine.set_weight_version("0")
@@ -78,9 +78,9 @@ class ServedWeights:
         tensors = [
             (name.removeprefix(CAUSAL_LM_PREFIX), _tensor(value)) for name, value in weights.items()
         ]
-        self._begin()
-        self._check_shapes({name: tuple(tensor.shape) for name, tensor in tensors}, version)
-        with self._failing(version):
+        with self._step_of_update(version):
+            self._begin()
+            self._check_shapes({name: tuple(tensor.shape) for name, tensor in tensors}, version)
             self.start(checksums is not None)
             if self._own_processes:
                 with shared_tensors(tensors) as description:
@@ -102,13 +102,15 @@ class ServedWeights:
             with_checksums: compute them of what arrives, for `finish`.
         """
         self._begin()
-        self._wake("weights")
-        self._llm.llm_engine.collective_rpc("prepare_weight_update", args=(with_checksums,))
-        self._llm.start_weight_update()
+        with self._step_of_update():
+            self._wake("weights")
+            self._llm.llm_engine.collective_rpc("prepare_weight_update", args=(with_checksums,))
+            self._llm.start_weight_update()
 
     def receive(self, update: Mapping[str, Any]) -> None:
         """Receive weights, or some of them, by the transport that was made ready."""
-        self._update({"remote": dict(update)})
+        with self._step_of_update():
+            self._update({"remote": dict(update)})
 
     def finish(self, version: int, checksums: Mapping[str, int] | None) -> None:
         """Compare what arrived with what was sent; if nothing is amiss, it serves.
@@ -117,12 +119,12 @@ class ServedWeights:
             EngineError: tensors are missing, of other shapes, or not what was sent.
         """
         shapes: dict[str, tuple[int, ...]] = {}
-        for received in self._llm.llm_engine.collective_rpc("received_weights"):
-            shapes = {name: tensor.shape for name, tensor in received.items()}
-            self._check_shapes(shapes, version)
-            if checksums is not None:
-                _check_checksums(received, checksums, version)
-        with self._failing(version):
+        with self._step_of_update(version):
+            for received in self._llm.llm_engine.collective_rpc("received_weights"):
+                shapes = {name: tensor.shape for name, tensor in received.items()}
+                self._check_shapes(shapes, version)
+                if checksums is not None:
+                    _check_checksums(received, checksums, version)
             self._llm.finish_weight_update(weight_version=str(version))
             self._wake("kv_cache")
             # Unfinished requests compute their keys and values anew, with the new weights.
@@ -173,15 +175,20 @@ class ServedWeights:
         self._llm.update_weights({"update_info": dict(update)})
 
     @contextmanager
-    def _failing(self, version: int) -> Iterator[None]:
-        """Say which update failed, whatever vLLM raises."""
+    def _step_of_update(self, version: int | None = None) -> Iterator[None]:
+        """Within, whatever vLLM raises ends the update; the weights stay out of service."""
+        which = (
+            "new weights did not arrive, or" if version is None else f"weights of version {version}"
+        )
         try:
             yield
         except EngineError:
+            self.updating = False
             raise
         except Exception as error:
+            self.updating = False
             raise EngineError(
-                f"weights of version {version} do not fit the engine's model: {error}. {_DISAGREE}"
+                f"{which} do not fit the engine's model: {error}. {_DISAGREE}"
             ) from error
 
     def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]], version: int) -> None:

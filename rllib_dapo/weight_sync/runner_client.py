@@ -6,8 +6,8 @@ one of them is noted and left out of the next; the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,12 +25,17 @@ class Member:
         places: where its engine's workers compute; others after a restart.
     """
 
-    handle: Any
+    handle: Any = field(compare=False)  # the same for the process after a restart
     places: tuple[Place, ...]
 
 
+def is_group(transport: str) -> bool:
+    """Whether all runners must take part at the same time, and wait for each other."""
+    return transport != "cuda_ipc"
+
+
 class RunnersLost(Exception):  # noqa: N818 - a notice, dealt with where it is caught
-    """A broadcast would wait for runners that are gone; nothing has been sent yet."""
+    """A broadcast would wait, or does, for runners that are gone."""
 
 
 class RunnerClient:
@@ -40,13 +45,22 @@ class RunnerClient:
         transport: a key of `engine.weights.REMOTE_TRANSPORTS`.
         members: the runners by number.
         timeout_s: a runner that takes longer for one call has failed.
+        on_lost: called when a runner fails in the middle of a broadcast, which then waits for
+            it, as all others do: to end it.
     """
 
-    def __init__(self, transport: str, members: Mapping[int, Member], timeout_s: float) -> None:
+    def __init__(
+        self,
+        transport: str,
+        members: Mapping[int, Member],
+        timeout_s: float,
+        on_lost: Callable[[], None],
+    ) -> None:
+        self.on_lost = on_lost
         self._transport = transport
         self._members = dict(members)
         self._timeout_s = timeout_s
-        self._is_group = transport != "cuda_ipc"  # all must take part at the same time
+        self._is_group = is_group(transport)
         self._version = 0
         self._checksums: dict[str, int] | None = None
         self.failures: dict[int, str] = {}
@@ -93,8 +107,15 @@ class RunnerClient:
             raise RunnersLost
 
     def update_weights(self, update_info: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Receive; returns when the runners have all of this piece."""
-        self._call("weights.receive", update_info)
+        """Receive; returns when the runners have all of this piece.
+
+        Raises:
+            RunnersLost: a runner of a group failed; `on_lost` was called before.
+        """
+        self._call("weights.receive", update_info, until_failure=self._is_group)
+        if self.failures and self._is_group:
+            self.on_lost()
+            raise RunnersLost
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Check and serve."""
@@ -102,9 +123,10 @@ class RunnerClient:
             torch.cuda.empty_cache()
         self._call("weights.finish", self._version, self._checksums)
 
-    def _call(self, method: str, *arguments: Any) -> None:
+    def _call(self, method: str, *arguments: Any, until_failure: bool = False) -> None:
         handles = {runner: self._members[runner].handle for runner in self.serving}
-        self._note(call_engines(handles, method, *arguments, timeout_s=self._timeout_s).failures)
+        settings = {"timeout_s": self._timeout_s, "until_failure": until_failure}
+        self._note(call_engines(handles, method, *arguments, **settings).failures)
 
     def _note(self, failures: Mapping[int, str]) -> None:
         self.failures |= failures

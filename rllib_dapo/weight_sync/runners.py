@@ -6,6 +6,7 @@ method raises; here a runner that refuses an update says why.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,7 +55,11 @@ class RunnerEngines:
 
 
 def call_engines(
-    handles: Mapping[int, Any], method: str, *arguments: Any, timeout_s: float
+    handles: Mapping[int, Any],
+    method: str,
+    *arguments: Any,
+    timeout_s: float,
+    until_failure: bool = False,
 ) -> Answers:
     """Call a method of several runners' engines, from any process of the cluster.
 
@@ -63,26 +68,39 @@ def call_engines(
         method: of the engine.
         *arguments: the same for all.
         timeout_s: how long to wait for the slowest.
+        until_failure: see `collect`.
     """
     calls = {
         runner: handle.call_engine.remote(method, *arguments) for runner, handle in handles.items()
     }
-    return collect(calls, timeout_s=timeout_s)
+    return collect(calls, timeout_s=timeout_s, until_failure=until_failure)
 
 
-def collect(calls: Mapping[int, Any], *, timeout_s: float) -> Answers:
-    """Wait for calls; what came back, or why it did not, by runner."""
+def collect(calls: Mapping[int, Any], *, timeout_s: float, until_failure: bool = False) -> Answers:
+    """Wait for calls; what came back, or why it did not, by runner.
+
+    Args:
+        calls: Ray's object references by runner.
+        timeout_s: how long to wait for the slowest.
+        until_failure: do not wait for others after the first failure; they are in neither.
+    """
     answers = Answers()
-    if not calls:
-        return answers
-    ready, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s)
-    for runner, reference in calls.items():
-        if reference not in ready:
-            answers.failures[runner] = f"no answer within runner_timeout_s={timeout_s:g}"
-            continue
+    waiting = {reference: runner for runner, reference in calls.items()}
+    until = time.monotonic() + timeout_s
+    while waiting and not (until_failure and answers.failures):
+        left = max(0.0, until - time.monotonic())
+        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=left)
+        if not ready:
+            late = f"no answer within runner_timeout_s={timeout_s:g}"
+            answers.failures.update(dict.fromkeys(waiting.values(), late))
+            answers.lost.update(waiting.values())
+            break
+        runner = waiting.pop(ready[0])
         try:
-            answers.values[runner] = ray.get(reference)
+            answers.values[runner] = ray.get(ready[0])
         except Exception as error:  # noqa: BLE001 - whatever the actor raised, or its death
+            if isinstance(error, ray.exceptions.RayActorError):
+                answers.lost.add(runner)
             answers.failures[runner] = _reason(error)
     return answers
 

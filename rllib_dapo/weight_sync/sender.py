@@ -20,7 +20,7 @@ from torch import distributed as dist
 from rllib_dapo.collectives import is_first
 from rllib_dapo.errors import EngineError
 from rllib_dapo.weight_sync.learners import Probe, learner_probe, policy
-from rllib_dapo.weight_sync.runner_client import Member, RunnerClient, RunnersLost
+from rllib_dapo.weight_sync.runner_client import Member, RunnerClient, is_group
 from rllib_dapo.weight_sync.source import CheckedPass, LearnerWeights
 
 _BUFFER_BYTES = 256 * 2**20  # of a piece; vLLM's 1 GiB, twice, is much beside a learner
@@ -72,7 +72,7 @@ def send_weights(
         EngineError: nothing could be sent.
     """
     sender: WeightSender | None = getattr(learner, "weight_sender", None)
-    if sender is None or sender.members != members:
+    if sender is None or (sender.members, sender.timeout_s) != (members, timeout_s):
         if sender is not None:
             sender.close()
         if learner.device.type != "cpu":
@@ -107,16 +107,17 @@ class WeightSender:
 
     def __init__(self, transport: str, members: Mapping[int, Member], timeout_s: float) -> None:
         self.members = dict(members)
-        self.client = RunnerClient(transport, members, timeout_s)
+        self.client = RunnerClient(transport, members, timeout_s, self.close)
         self._transport = transport
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._engine: Any = None
 
     def send(self, weights: LearnerWeights, version: int, *, with_checksums: bool) -> bool:
         """Send all weights once; returns when the runners serve them or have failed.
 
         Returns:
-            False if nothing was sent because some of the runners are gone.
+            False if some of the runners failed and the others waited for them in vain: they
+            have no weights, and the group is no more.
 
         Raises:
             EngineError: it failed as a whole, or took too long; `close` was called.
@@ -128,11 +129,10 @@ class WeightSender:
                 self._in_time(lambda: self._send(one_pass))
             else:
                 self._send(one_pass)
-        except RunnersLost:
-            self.close()
-            return False
         except Exception as error:
             self.close()
+            if is_group(self._transport) and self.client.failures and self.client.serving:
+                return False
             raise EngineError(self._failed(str(error))) from error
         finally:
             one_pass.finish()
@@ -153,7 +153,7 @@ class WeightSender:
             "packed": True,
             "packed_buffer_size_bytes": _buffer_bytes(source),
         }
-        if self._transport != "cuda_ipc":
+        if is_group(self._transport):
             address, port = _free_address()
             workers = sum(len(member.places) for member in self.members.values())
             settings |= {
@@ -179,12 +179,12 @@ class WeightSender:
 
         thread = threading.Thread(target=call, daemon=True, name="weight-sender")
         thread.start()
-        thread.join(self._timeout_s)
+        thread.join(self.timeout_s)
         if thread.is_alive():
             self.close()  # ends NCCL's calls, and with them the thread
             thread.join(_END_SECONDS)
             raise TimeoutError(
-                f"nothing more came within runner_timeout_s={self._timeout_s:g}; raise it if the "
+                f"nothing more came within runner_timeout_s={self.timeout_s:g}; raise it if the "
                 "model is large"
             )
         if errors:
@@ -200,9 +200,9 @@ class WeightSender:
 
     def close(self) -> None:
         """Leave the group; a call that waits in it ends."""
-        if self._engine is not None:
-            self._engine.shutdown()
-            self._engine = None
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.shutdown()
 
 
 def _buffer_bytes(source: CheckedPass) -> int:
