@@ -95,6 +95,8 @@ class DAPO(Algorithm):
             yield
         elif not self.config.rollout_lead:
             yield
+            if self.config.colocate:
+                self._weights.sleep(self._pool.runners)
             self._finish_update(self._update(groups))
         else:
             with ThreadPoolExecutor(1, thread_name_prefix="learning") as executor:

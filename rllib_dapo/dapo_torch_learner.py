@@ -108,6 +108,8 @@ class DAPOTorchLearner(DistributedTorchLearner):
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """Report the means over all tokens of all updates and all learners."""
+        if self.config.colocate and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # the engines that wake up now need the room
         lr = next(self._get_optimizer_lr(o) for o in self._optimizer_parameters)
         seconds = time.perf_counter() - self._update_started
         for key, value in self._update_metrics.result(self._together, seconds).items():

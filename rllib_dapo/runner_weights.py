@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from rllib_dapo.errors import EngineError
 from rllib_dapo.weight_sync.interface import SyncReport, WeightSync
 from rllib_dapo.weight_sync.make import make_weight_sync
 from rllib_dapo.weight_sync.runners import RunnerEngines
@@ -62,6 +63,15 @@ class RunnerWeights:
         """
         report = None if self._sync is None else self._sync.send_again(self._engines(runners))
         return None if report is None else self._reported(report).served
+
+    def sleep(self, runners: Sequence[int]) -> None:
+        """Have the engines give up their memory until the next `send` (`colocate`).
+
+        Raises:
+            EngineError: one of them does not: there would be no room for the learner.
+        """
+        for runner, reason in self._engines(runners).call("weights.sleep", False).failures.items():
+            raise EngineError(f"the engine of runner {runner} does not go to sleep: {reason}")
 
     def _engines(self, runners: Sequence[int]) -> RunnerEngines:
         return RunnerEngines(self._group, self._config.runner_timeout_s, runners)

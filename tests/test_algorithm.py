@@ -116,6 +116,32 @@ def test_counters_of_the_whole_run_count_on(build):
     assert [rollout(r)["problem_stream_position"] for r in results] == [4, 8, 12]
 
 
+def test_with_colocate_engines_sleep_while_the_learner_trains(build, monkeypatch):
+    """No engine here can really sleep: that takes a GPU."""
+    algorithm = build()
+    order: list[str] = []
+    for owner, name in (
+        (algorithm._rollouts, "next_batch"),
+        (algorithm._weights, "sleep"),
+        (algorithm.learner_group, "update"),
+        (algorithm._weights, "send"),
+    ):
+        call = getattr(owner, name) if name != "sleep" else lambda runners: None
+
+        def noted(*args: Any, _call: Any = call, _name: str = name, **kwargs: Any) -> Any:
+            order.append(_name)
+            return _call(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, noted)
+    algorithm.train()
+    assert order == ["next_batch", "update", "send"]
+    order.clear()
+    algorithm.config = algorithm.config.copy(copy_frozen=False)
+    algorithm.config.colocate = True
+    algorithm.train()
+    assert order == ["next_batch", "sleep", "update", "send"]
+
+
 # -- Dynamic sampling ---------------------------------------------------------------------
 
 
