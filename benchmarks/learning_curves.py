@@ -1,8 +1,8 @@
-"""The learning curves of the README: several seeds of one experiment, and controls.
+"""The learning curves of the README: several seeds of one experiment, controls, variants.
 
     python benchmarks/learning_curves.py --seeds 0 1 2 3 4 --out docs/images
 
-Runs `rllib train` once per seed and once per control, one after the other, reads Tune's
+Runs `rllib train` once per seed, control and variant, one after the other, reads Tune's
 result.json, and writes curves.json (all numbers, machine, versions) and curves.png.
 """
 
@@ -26,6 +26,19 @@ CONTROLS: dict[str, list[str]] = {
     "no dynamic sampling": ["dynamic_sampling=false"],
     "learning rate 0": ["lr=0.0"],
     PERMUTED: [],
+}
+# Other ways of sampling the same: one step off, partial rollouts, engines of their own.
+ENGINES = ["num_env_runners=2", "num_cpus_per_env_runner=0.5"]
+ONE_STEP_OFF = [
+    "num_env_runners=1",
+    "rollout_lead=1",
+    "old_logprobs=learner",
+    "importance_sampling=token",
+]
+VARIANTS: dict[str, list[str]] = {
+    **{f"one step off, seed {seed}": [*ONE_STEP_OFF, f"seed={seed}"] for seed in range(3)},
+    "partial rollouts, seed 0": ["unfinished_groups=continue"],
+    "two engines, seed 0": ENGINES,
 }
 
 
@@ -66,6 +79,7 @@ def curve(rows: list[dict[str, Any]]) -> dict[str, Any]:
         ),
         "tokens_per_s": [row["env_runners"]["tokens_per_s"] for row in rows],
         "phases_s": [row["time"] for row in rows],
+        "engines_busy_share": [row["env_runners"]["engines_busy_share"] for row in rows],
     }
 
 
@@ -117,10 +131,15 @@ def draw(curves: list[dict[str, Any]], path: Path) -> None:
             label = f"DAPO, {len(seeds)} seeds" if i == 0 else None
             style = {"color": "#1f5fa8", "lw": 1.8, "alpha": 0.75, "marker": "o", "ms": 3}
             axes.plot(iterations, values, **style, label=label)
-        controls = (c for c in curves if c not in seeds)
+        controls = (c for c in curves if c["name"] in CONTROLS)
         for one, dashes in zip(controls, ("--", ":", "-."), strict=False):
             _, iterations, values = zip(*one["held_out"], strict=True)
             axes.plot(iterations, values, dashes, color="#b0482f", lw=1.6, label=one["name"])
+        ahead = [c for c in curves if c["name"].startswith("one step off")]
+        for i, one in enumerate(ahead):
+            _, iterations, values = zip(*one["held_out"], strict=True)
+            label = f"one step off, {len(ahead)} seeds" if i == 0 else None
+            axes.plot(iterations, values, color="#3f8f4f", lw=1.2, alpha=0.8, label=label)
         axes.axhline(0.9, color="0.7", lw=0.8, zorder=0)
 
 
@@ -130,6 +149,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=ROOT / "tuned_examples" / "dapo_math.yaml")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])
     parser.add_argument("--controls", nargs="*", choices=list(CONTROLS), default=list(CONTROLS))
+    parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
     parser.add_argument("--work", type=Path, default=Path("results") / "curves")
     parser.add_argument("--draw-only", action="store_true")
@@ -140,6 +160,7 @@ def main() -> None:
     curves: dict[str, dict[str, Any]] = {c["name"]: c for c in saved["curves"]}
     jobs = {f"seed {seed}": [f"seed={seed}"] for seed in options.seeds}
     jobs |= {name: CONTROLS[name] for name in options.controls}
+    jobs |= {name: VARIANTS[name] for name in options.variants}
     for name, overrides in {} if options.draw_only else jobs.items():
         curves[name] = run(options.config, name, overrides, options.work / str(int(time.time())))
         everything = {"machine": machine(), "curves": list(curves.values())}

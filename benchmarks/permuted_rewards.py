@@ -12,6 +12,7 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,9 @@ from rllib_dapo.types import Group
 class PermutedDAPO(DAPO):
     """DAPO that confuses whose reward is whose."""
 
-    def _sample_batch(self) -> tuple[Group, ...]:
+    def _update(self, groups: tuple[Group, ...]) -> Any:
         rng = np.random.default_rng(self.iteration)
-        return tuple(permuted(group, rng) for group in super()._sample_batch())
+        return super()._update(tuple(permuted(group, rng) for group in groups))
 
 
 def permuted(group: Group, rng: np.random.Generator) -> Group:
