@@ -46,6 +46,7 @@ class EngineActor:
             os._exit(1)
         if plan == "hang":
             time.sleep(12)
+            raise RuntimeError("as planned")
         if plan == "raise":
             raise RuntimeError("as planned")
         return attrgetter(method)(self.engine)(*arguments)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from gloo_transport import NoStream
 
-_FILES: dict[int, str] = {}  # of exported buffers, by address
+_files: list[str] = []  # of exported buffers
 
 
 def _mapped(path: str) -> torch.Tensor:
@@ -38,7 +38,8 @@ class TorchWithoutCuda:
         os.truncate(descriptor, size[0])
         os.close(descriptor)
         buffer = _mapped(path)
-        _FILES[buffer.data_ptr()] = path
+        buffer.path = path
+        _files.append(path)
         return buffer
 
 
@@ -48,7 +49,7 @@ def use_shared_memory(_: Any = None) -> None:
     from vllm.distributed.weight_transfer import packed_tensor
 
     def export(buffer: torch.Tensor) -> tuple[None, tuple[Any, ...]]:
-        return None, (_FILES[buffer.data_ptr()], *[None] * 6)
+        return None, (buffer.path, *[None] * 6)
 
     packed_tensor.torch = TorchWithoutCuda()
     packed_tensor.reduce_tensor = export
@@ -60,6 +61,5 @@ def use_shared_memory(_: Any = None) -> None:
 
 
 def remove_buffers(_: Any = None) -> None:
-    for path in _FILES.values():
-        Path(path).unlink(missing_ok=True)
-    _FILES.clear()
+    while _files:
+        Path(_files.pop()).unlink(missing_ok=True)

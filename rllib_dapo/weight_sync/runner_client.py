@@ -6,6 +6,7 @@ one of them is noted and left out of the next; the others go on.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,11 +66,16 @@ class RunnerClient:
         self._checksums: dict[str, int] | None = None
         self.failures: dict[int, str] = {}
         """Why runners left the transfer, by runner."""
+        self._failed = threading.Event()
 
     @property
     def serving(self) -> list[int]:
         """Runners that have not failed."""
         return [runner for runner in self._members if runner not in self.failures]
+
+    def wait_for_failure(self, seconds: float) -> bool:
+        """Wait until a runner has failed; False if none does in time."""
+        return self._failed.wait(seconds)
 
     def begin(self, version: int, checksums: dict[str, int] | None) -> None:
         """Name the update that is to come.
@@ -130,3 +136,5 @@ class RunnerClient:
 
     def _note(self, failures: Mapping[int, str]) -> None:
         self.failures |= failures
+        if failures:
+            self._failed.set()

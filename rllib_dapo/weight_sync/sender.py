@@ -79,6 +79,8 @@ def send_weights(
             torch.accelerator.set_device_index(learner.device.index or 0)
         sender = learner.weight_sender = WeightSender(transport, members, timeout_s)
     module = policy(learner)
+    # Before anything can fail on the first learner only: it is a collective call.
+    probe = learner_probe(learner) if with_checks else None
     weights = LearnerWeights(module.causal_lm, module.adapters, dtype)
     version = int(learner._weights_seq_no)
     try:
@@ -86,7 +88,6 @@ def send_weights(
     except BaseException:
         learner.weight_sender = None
         raise
-    probe = learner_probe(learner) if with_checks else None
     if not is_first():
         return None
     client = sender.client
@@ -130,8 +131,10 @@ class WeightSender:
             else:
                 self._send(one_pass)
         except Exception as error:
+            # It may be known here before the runner's death has got about.
+            lost = self.client.wait_for_failure(_END_SECONDS)
             self.close()
-            if is_group(self._transport) and self.client.failures and self.client.serving:
+            if is_group(self._transport) and lost:
                 return False
             raise EngineError(self._failed(str(error))) from error
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from rllib_dapo.weight_sync.interface import Answers, Runners, SyncReport
 from rllib_dapo.weight_sync.learners import ask_learners
 from rllib_dapo.weight_sync.runner_client import Member
 from rllib_dapo.weight_sync.sender import Sent, send_weights
+
+_ATTEMPTS = 3
 
 
 class TransferSync:
@@ -49,19 +52,18 @@ class TransferSync:
         """Bring the learner's weights into the engines and wait until they serve.
 
         Raises:
-            EngineError: no runner could take them, or one was lost in the middle of a
-                broadcast: then all of them have to be started again.
+            EngineError: no runner could take them, or a broadcast hangs: then all of them
+                have to be started again.
             TrainingError: a learner is lost.
         """
-        there = runners.call("places")
-        handles, failures = runners.handles(), dict(there.failures)
-        members = {
-            runner: Member(handles[runner], tuple(places))
-            for runner, places in there.values.items()
-        }
         with_checks = self._checks.due()
+        failures: dict[int, str] = {}
+        times: Counter[int] = Counter()
         sent = Sent(-1, [], {}, None)
-        while members and not sent.served:  # again without those that are gone
+        for _ in range(_ATTEMPTS):
+            members = self._members(runners, failures, times)
+            if not members:
+                break
             send = partial(
                 send_weights,
                 transport=self.transport,
@@ -72,9 +74,25 @@ class TransferSync:
             )
             sent = next(s for s in ask_learners(self._learner_group, send) if s is not None)
             failures |= sent.failures
-            members = {runner: m for runner, m in members.items() if runner not in failures}
-        loaded = Answers(dict.fromkeys(sent.served), failures)
+            times.update(list(sent.failures))
+            if sent.served:
+                break
+        failed = {runner: why for runner, why in failures.items() if runner not in sent.served}
+        loaded = Answers(dict.fromkeys(sent.served), failed)
         return confirm(runners, loaded, sent.version, sent.probe, self._checks)
+
+    def _members(
+        self, runners: Runners, failures: dict[int, str], times: Counter[int]
+    ) -> dict[int, Member]:
+        """Runners that answer; who failed once may have been torn along, twice is the cause."""
+        there = runners.call("places")
+        failures |= there.failures
+        handles = runners.handles()
+        return {
+            runner: Member(handles[runner], tuple(places))
+            for runner, places in there.values.items()
+            if times[runner] < 2
+        }
 
     def send_again(self, runners: Runners) -> SyncReport | None:
         """None: nothing is kept, and the learner may be ahead by now."""
