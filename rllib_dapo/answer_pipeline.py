@@ -93,16 +93,19 @@ class AnswerPipeline:
             EngineError: the engine failed; the pipeline is of no more use.
             Exception: whatever `score` raised, after the groups that were ready before.
         """
-        if self._score_error is not None:
-            raise self._score_error
+        self._raise_score_error()
         until = time.monotonic() + seconds
         groups = self._wait_until(until) if self._threads else self._work_until(until)
-        if self._score_error is not None and not groups:
-            raise self._score_error
+        if not groups:
+            self._raise_score_error()
         if self._broken is not None and not groups:
             reason = f"{type(self._broken).__name__}: {self._broken}"
             raise EngineError(reason) from self._broken
         return groups
+
+    def _raise_score_error(self) -> None:
+        if self._score_error is not None:
+            raise self._score_error
 
     def close(self) -> None:
         """Stop the threads; the engine stays."""

@@ -101,8 +101,11 @@ class DAPO(Algorithm):
         else:
             with ThreadPoolExecutor(1, thread_name_prefix="learning") as executor:
                 update = executor.submit(self._update, groups)
-                yield
-            self._finish_update(update.result())
+                try:
+                    yield
+                finally:  # should both have failed, what the learner says comes first
+                    results = update.result()
+            self._finish_update(results)
 
     def _update(self, groups: tuple[Group, ...]) -> Any:
         """Minibatch updates of the decoupled-clip objective on the batch."""

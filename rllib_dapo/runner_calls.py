@@ -6,6 +6,7 @@ by killing its actor; Ray starts it again and it is called once more when it ans
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -13,6 +14,8 @@ from typing import Any, Protocol
 import ray
 
 from rllib_dapo.sampling_job import RunnerReply, SamplingJob
+
+logger = logging.getLogger(__name__)
 
 LOCAL = 0
 """The number of RLlib's local runner; remote ones count from 1."""
@@ -103,6 +106,7 @@ class RemoteCalls:
     def __init__(self, env_runner_group: Any) -> None:
         self._group = env_runner_group
         self._pinged: dict[int, float] = {}
+        self._gone: set[int] = set()
 
     def alive(self) -> list[int]:
         """Those that RLlib thinks healthy."""
@@ -120,6 +124,8 @@ class RemoteCalls:
 
     def replies(self) -> list[tuple[int, RunnerReply]]:
         """Replies that came within a moment; a dead runner is taken out of service."""
+        if not self._group.num_in_flight_async_reqs(tag=_COLLECT):
+            time.sleep(_POLL_SECONDS)  # or who waits for a runner would take its processor
         return list(
             self._group.fetch_ready_async_reqs(tags=_COLLECT, timeout_seconds=_POLL_SECONDS)
         )
@@ -158,12 +164,23 @@ class RemoteCalls:
     def returned(self) -> list[int]:
         """Runners that answer again; each lost one is asked about once a second."""
         manager = self._group._worker_manager  # its own call logs every ping that fails
-        results = manager.fetch_ready_async_reqs(tags=_PING, mark_healthy=True)
+        results = list(manager.fetch_ready_async_reqs(tags=_PING, mark_healthy=True))
+        for result in results:
+            if isinstance(result.get(), ray.exceptions.ActorDiedError):
+                self._note_gone(result.actor_id, result.get())
         now = time.monotonic()
-        for runner in set(manager.actor_ids()) - set(self.alive()):
+        for runner in set(manager.actor_ids()) - set(self.alive()) - self._gone:
             if now - self._pinged.get(runner, 0.0) > _PING_SECONDS:
                 self._pinged[runner] = now
                 manager.foreach_actor_async(
                     "ping", tag=_PING, healthy_only=False, remote_actor_ids=[runner]
                 )
         return [result.actor_id for result in results if result.ok]
+
+    def _note_gone(self, runner: int, reason: BaseException) -> None:
+        """Ray starts it no more: it has been too often, or its start failed."""
+        self._gone.add(runner)
+        logger.error(
+            "runner %d does not come back; the others go on without it. See "
+            "`max_num_env_runner_restarts`, and its log. %s", runner, reason,
+        )  # fmt: skip
