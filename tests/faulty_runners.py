@@ -41,11 +41,11 @@ def arm(folder: Path, runner: int, what: What, where: Where = "step") -> None:
     note.with_suffix(".new").rename(note)
 
 
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    """What engines noted: `started`, `loaded` (with the version), `asked` (with the prompt)."""
+def events(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """What engines noted: `started`, `loaded` (a version), `asked` (a prompt, by a version)."""
     path = folder / "events"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [e for e in map(json.loads, lines) if e["kind"] == kind]
+    return [e for e in map(json.loads, lines) if e["kind"] in kinds]
 
 
 class FaultyEngine(ScriptedEngine):

@@ -42,7 +42,7 @@ def test_a_dead_learner_ends_the_update_and_every_later_one(pair, policy):
     processes = [result.get() for result in pair.foreach_learner(lambda _: os.getpid())]
     assert len(update(pair, policy)) == 2
     os.kill(processes[1], signal.SIGKILL)
-    with pytest.raises(TrainingError, match="was lost.*Restore the last checkpoint"):
+    with pytest.raises(TrainingError, match=r"was lost.*Restore the last checkpoint"):
         update(pair, policy)
     with pytest.raises(TrainingError, match="num_learners=2 learners, 1 were lost before"):
         update(pair, policy)
