@@ -45,7 +45,7 @@ class EngineActor:
         if plan == "die":
             os._exit(1)
         if plan == "hang":
-            time.sleep(12)
+            time.sleep(25)
             raise RuntimeError("as planned")
         if plan == "raise":
             raise RuntimeError("as planned")

@@ -172,16 +172,18 @@ def answer_again(engine: Any) -> None:
 
 
 def test_a_broadcast_that_hangs_is_given_up_and_its_half_is_never_served(engines, learners):
+    """The runner that answers again gets its weights in a second try."""
     sync = sync_over(learners, timeout_s=4.0)
     learners.foreach_learner(partial(step_of, seed=6))
     ray.get(engines[2].plan.remote("weights.receive", "hang"))
-    with pytest.raises(EngineError, match="none of 2 runners .* version .*no answer within"):
-        sync.send(runners_of(engines, timeout_s=1.0))
-    for engine in engines.values():
-        refuses(engine)  # when it answers again
+    report = sync.send(runners_of(engines, timeout_s=8.0))
+    assert report.served == (1,)
+    assert "no answer within" in report.failed[2]
+    serves(engines[1], model_of(learners))
+    refuses(engines[2])  # when it answers again
     report = sync_over(learners).send(runners_of(engines))
     assert sorted(report.served) == [1, 2]
-    serves(engines[1], model_of(learners))
+    serves(engines[2], model_of(learners))
 
 
 def test_over_ipc_a_runner_that_is_lost_in_the_middle_does_not_disturb_the_others(

@@ -131,8 +131,14 @@ class RunnerClient:
 
     def _call(self, method: str, *arguments: Any, until_failure: bool = False) -> None:
         handles = {runner: self._members[runner].handle for runner in self.serving}
-        settings = {"timeout_s": self._timeout_s, "until_failure": until_failure}
-        self._note(call_engines(handles, method, *arguments, **settings).failures)
+        answers = call_engines(
+            handles,
+            method,
+            *arguments,
+            timeout_s=self._timeout_s,
+            until_failure=until_failure,
+        )
+        self._note(answers.failures)
 
     def _note(self, failures: Mapping[int, str]) -> None:
         self.failures |= failures
