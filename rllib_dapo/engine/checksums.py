@@ -29,7 +29,7 @@ def checksum(tensor: Tensor) -> int:
     """
     flat = tensor.detach().contiguous().view(-1)
     if flat.device.type == "cpu":
-        return zlib.crc32(memoryview(flat.view(torch.uint8).numpy()))
+        return zlib.crc32(flat.view(torch.uint8).numpy().data)
     return weighted_sum(flat)
 
 
