@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.core import COMPONENT_LEARNER_GROUP
+from ray.rllib.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
 from rllib_dapo.dapo_config import DAPOConfig
+from rllib_dapo.dapo_learner_group import engine_weights_withheld
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.ops.batching import split_for_ranks
 from rllib_dapo.problem_source import ProblemSource
@@ -46,7 +47,8 @@ class DAPO(Algorithm):
         self._problems = ProblemSource(config)  # before engines start: it may refuse the data
         # Where a learner leaves what broke its update.
         self.config.learner_config_dict["failure_dir"] = self.logdir
-        super().setup(config)
+        with engine_weights_withheld():
+            super().setup(config)
         group = self.env_runner_group
         remote = group.num_remote_workers() > 0
         calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
@@ -259,11 +261,14 @@ class DAPO(Algorithm):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go on where the state was taken."""
-        super().set_state(state)
+        # Runners have no state beside the weights. RLlib would send them one, with a count
+        # of steps that is NaN after an iteration.
+        with engine_weights_withheld():
+            super().set_state({k: v for k, v in state.items() if k != COMPONENT_ENV_RUNNER})
         if (own := state.get(_STATE)) is not None:
             self._rollouts.set_state(own["rollouts"])
             self._samples_lifetime = own["samples_lifetime"]
-        if COMPONENT_LEARNER_GROUP in state:  # RLlib sends the weights but does not wait
+        if COMPONENT_LEARNER_GROUP in state:
             self._sync_weights()
 
     def save_to_path(self, *args: Any, **kwargs: Any) -> str:
@@ -273,5 +278,6 @@ class DAPO(Algorithm):
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """RLlib's restore, then the weights into the engines, whatever their version."""
-        super().restore_from_path(path, *args, **kwargs)
+        with engine_weights_withheld():
+            super().restore_from_path(path, *args, **kwargs)
         self._sync_weights()
