@@ -69,7 +69,7 @@ def iteration_seconds(
 def measure(
     cases: tuple[tuple[float, float], ...] = ((3.0, 3.0), (3.0, 1.5), (1.5, 3.0)),
     *,
-    iterations: int = 6,
+    iterations: int = 4,
 ) -> list[dict[str, Any]]:
     """Each case without and with a lead."""
     results = []

@@ -1,32 +1,27 @@
 """Generated tokens a second: the whole system against vLLM alone.
 
-vLLM starts once in a process, so each variant runs in a process of its own, and they take
-turns. All use the same engine arguments, prompts, sampling parameters and seeds; the numbers
-of tokens, which must be equal, are compared.
+Both use the same engine object, prompts, sampling parameters and seeds, and take turns batch by
+batch; the tokens, which must be the same, are counted.
 
-    bare           `LLM.generate`: no scoring, no messages
+    bare           `LLM.generate` on the system's own `vllm.LLM`: no scoring, no messages
     bare, unseeded likewise, one random stream for all answers instead of one for each
-    local          driver, runner and scoring in one process
-    remote         the runner is a Ray actor
+    system         driver, pool, runner and scoring; the runner in this process (`local`), or a
+                   Ray actor (`remote`)
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from rllib_dapo import DAPOConfig
 from rllib_dapo.problem_source import ProblemSource
-
-VARIANTS = ("bare", "bare, unseeded", "local", "remote")
-_MARK = "measured: "
+from rllib_dapo.sampling_job import answer_seed, make_job
+from rllib_dapo.types import ProblemRef
 
 Measured = tuple[float, float, int]
-"""Of one batch: seconds, CPU seconds of the process that drives, tokens."""
+"""Of one batch: seconds, CPU seconds of the process that is measured, tokens."""
 
 
 def engine_config(*, problems: int, **settings: Any) -> Any:
@@ -44,111 +39,91 @@ def engine_config(*, problems: int, **settings: Any) -> Any:
     )
 
 
-def run_bare(config: Any, batches: int, *, seeded: bool) -> list[Measured]:
-    """Each batch by `LLM.generate`, the first one included."""
+def timed(work: Callable[[], int]) -> Measured:
+    """Measure what returns a number of tokens."""
+    started, cpu = time.perf_counter(), time.process_time()
+    tokens = work()
+    return time.perf_counter() - started, time.process_time() - cpu, tokens
+
+
+def generate(runner: Any, refs: tuple[ProblemRef, ...], *, seeded: bool) -> Measured:
+    """A batch by `LLM.generate`, where the runner is."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    from rllib_dapo.dapo_env_runner import DAPOEnvRunner
-    from rllib_dapo.sampling_job import answer_seed, make_job
+    config = runner.config
+    job = make_job(config, refs, seed=config.seed, weights_version=0)
+    prompts = [{"prompt_token_ids": runner._episodes.pose(r).token_ids.tolist()} for r in refs]
+    params = [
+        SamplingParams(
+            n=job.group_size,
+            temperature=job.sampling.temperature,
+            top_p=job.sampling.top_p,
+            max_tokens=job.sampling.max_tokens,
+            seed=answer_seed(job, ref) if seeded else None,
+            stop_token_ids=list(runner._facts.stop_token_ids),
+            logprobs=0,
+            flat_logprobs=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        for ref in refs
+    ]
 
-    runner = DAPOEnvRunner(config=config, worker_index=0, num_workers=0)
-    llm = runner._engine._llm
-    source = ProblemSource(config)
-    results = []
-    for _ in range(batches):
-        refs = source.take(config.groups_per_batch)
-        job = make_job(config, refs, seed=config.seed, weights_version=0)
-        prompts = [{"prompt_token_ids": runner._episodes.pose(r).token_ids.tolist()} for r in refs]
-        params = [
-            SamplingParams(
-                n=job.group_size,
-                temperature=job.sampling.temperature,
-                top_p=job.sampling.top_p,
-                max_tokens=job.sampling.max_tokens,
-                seed=answer_seed(job, ref) if seeded else None,
-                stop_token_ids=list(runner._facts.stop_token_ids),
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            for ref in refs
-        ]
-        started, cpu = time.perf_counter(), time.process_time()
-        outputs = llm.generate(prompts, params, use_tqdm=False)
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        count = sum(len(o.token_ids) for out in outputs for o in out.outputs)
-        results.append((seconds, cpu, count))
-    runner.stop()
-    return results
+    def work(engine: Any) -> int:
+        outputs = engine._llm.generate(prompts, params, use_tqdm=False)
+        return sum(len(answer.token_ids) for output in outputs for answer in output.outputs)
+
+    return timed(lambda: runner._running_pipeline().between_steps(work))
 
 
-def run_system(config: Any, batches: int, *, remote: bool) -> list[Measured]:
-    """Each batch by the driver's loop, the first one included."""
-    import ray
+def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
+    """Tokens/s and CPU seconds of each batch but the first, by variant."""
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
     from rllib_dapo.rollouts import Rollouts
     from rllib_dapo.runner_calls import LocalCalls, RemoteCalls
     from rllib_dapo.runner_pool import RunnerPool
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    config = config.copy(copy_frozen=False).env_runners(num_env_runners=int(remote))
+    config = engine_config(problems=problems).env_runners(num_env_runners=int(remote))
     group = EnvRunnerGroup(config=config, local_env_runner=not remote)
     calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
     pool = RunnerPool(calls, config, seed=config.seed, equip=lambda numbers: [])
     rollouts = Rollouts(config, pool, ProblemSource(config))
-    results = []
-    for _ in range(batches):
-        started, cpu = time.perf_counter(), time.process_time()
+    source = ProblemSource(config)
+
+    def system() -> int:
         batch = rollouts.next_batch(lambda progress: None)
-        seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
-        count = sum(len(c.token_ids) for g in batch.groups for c in g.completions)
-        results.append((seconds, cpu, count))
+        return sum(len(c.token_ids) for g in batch.groups for c in g.completions)
+
+    results: dict[str, list[Measured]] = {"bare": [], "system": [], "bare, unseeded": []}
+    for batch in range(batches + 1):
+        refs = source.take(problems)
+
+        def bare(seeded: bool, refs: tuple[ProblemRef, ...] = refs) -> Measured:
+            (measured,) = group.foreach_env_runner(
+                lambda runner: generate(runner, refs, seeded=seeded)
+            )
+            return measured
+
+        turns = {
+            "bare": lambda: bare(seeded=True),
+            "system": lambda: timed(system),
+            "bare, unseeded": lambda: bare(seeded=False),
+        }
+        names = list(turns)
+        for name in names if batch % 2 else names[::-1]:
+            results[name].append(turns[name]())
+        speeds = {name: round(rows[-1][2] / rows[-1][0]) for name, rows in results.items()}
+        print(f"{'remote' if remote else 'local'}: {speeds} tokens/s", flush=True)
     group.stop()
-    ray.shutdown()
-    return results
-
-
-def run_variant(name: str, problems: int, batches: int) -> None:
-    """Measure one variant in this process, and print its numbers for `measure`."""
-    config = engine_config(problems=problems)
-    if name.startswith("bare"):
-        results = run_bare(config, batches, seeded=name == "bare")
-    else:
-        results = run_system(config, batches, remote=name == "remote")
-    print(_MARK + json.dumps(results), flush=True)
-
-
-def measure(script: Path, *, problems: int, batches: int, repeats: int) -> dict[str, Any]:
-    """All variants in turns.
-
-    Returns:
-        By variant, tokens/s and CPU seconds of each batch but the first one of each process.
-    """
-    tokens: dict[str, list[int]] = {name: [] for name in VARIANTS}
-    speeds: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    cpu: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    for _ in range(repeats):
-        for name in VARIANTS:
-            command = [sys.executable, str(script), "--variant", name]
-            command += ["--problems", str(problems), "--batches", str(batches + 1)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
-            if done.returncode or not lines:
-                raise RuntimeError(f"{name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-            for seconds, cpu_s, count in json.loads(lines[0].removeprefix(_MARK))[1:]:
-                tokens[name].append(count)
-                cpu[name].append(cpu_s)
-                speeds[name].append(count / seconds)
-            print(f"{name}: {[round(s) for s in speeds[name][-batches:]]} tokens/s", flush=True)
-    same = tokens["bare"] == tokens["local"] == tokens["remote"]
+    counted = {name: rows[1:] for name, rows in results.items()}
+    tokens = {name: [row[2] for row in rows] for name, rows in counted.items()}
     return {
         "problems": problems,
         "group_size": 16,
         "tokens": tokens["bare"],
-        "same_tokens": same,
-        "tokens_per_s": speeds,
-        "driving_process_cpu_s": cpu,
+        "same_tokens": tokens["bare"] == tokens["system"],
+        "tokens_per_s": {name: [n / s for s, _, n in rows] for name, rows in counted.items()},
+        "cpu_s": {name: [cpu for _, cpu, _ in rows] for name, rows in counted.items()},
     }
