@@ -172,15 +172,17 @@ def answer_again(engine: Any) -> None:
 
 
 def test_a_broadcast_that_hangs_is_given_up_and_its_half_is_never_served(engines, learners):
-    """The runner that answers again gets its weights in a second try."""
+    """If the other runner answers again soon, it gets its weights in a second try."""
     sync = sync_over(learners, timeout_s=4.0)
     learners.foreach_learner(partial(step_of, seed=6))
     ray.get(engines[2].plan.remote("weights.receive", "hang"))
     report = sync.send(runners_of(engines, timeout_s=8.0))
-    assert report.served == (1,)
+    assert 2 not in report.served
     assert "no answer within" in report.failed[2]
-    serves(engines[1], model_of(learners))
-    refuses(engines[2])  # when it answers again
+    for runner in report.served:
+        serves(engines[runner], model_of(learners))
+    for runner in report.failed:
+        refuses(engines[runner])  # when it answers again
     report = sync_over(learners).send(runners_of(engines))
     assert sorted(report.served) == [1, 2]
     serves(engines[2], model_of(learners))

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rllib_dapo.engine.place import Place
+from rllib_dapo.weight_sync.interface import Answers
 from rllib_dapo.weight_sync.runners import call_engines, collect
 
 
@@ -66,6 +67,8 @@ class RunnerClient:
         self._checksums: dict[str, int] | None = None
         self.failures: dict[int, str] = {}
         """Why runners left the transfer, by runner."""
+        self.lost: set[int] = set()
+        """Of those, the runners that are dead or silent."""
         self._failed = threading.Event()
 
     @property
@@ -100,7 +103,7 @@ class RunnerClient:
             calls[runner] = member.handle.call_engine.remote(
                 "weights.init_transfer", self._transport, arguments
             )
-        self._note(collect(calls, timeout_s=self._timeout_s).failures)
+        self._note(collect(calls, timeout_s=self._timeout_s))
 
     def start_weight_update(self) -> None:
         """Stop sampling.
@@ -138,9 +141,10 @@ class RunnerClient:
             timeout_s=self._timeout_s,
             until_failure=until_failure,
         )
-        self._note(answers.failures)
+        self._note(answers)
 
-    def _note(self, failures: Mapping[int, str]) -> None:
-        self.failures |= failures
-        if failures:
+    def _note(self, answers: Answers) -> None:
+        self.failures |= answers.failures
+        self.lost |= answers.lost
+        if self.failures:
             self._failed.set()

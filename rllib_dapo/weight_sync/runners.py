@@ -102,7 +102,8 @@ def collect(calls: Mapping[int, Any], *, timeout_s: float, until_failure: bool =
             if isinstance(error, ray.exceptions.RayActorError):
                 answers.lost.add(runner)
             answers.failures[runner] = _reason(error)
-    return answers
+    in_order = {runner: answers.values[runner] for runner in calls if runner in answers.values}
+    return Answers(in_order, answers.failures, answers.lost)
 
 
 def _call_local(runner: Any, method: str, arguments: Sequence[Any]) -> Answers:

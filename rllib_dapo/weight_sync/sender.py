@@ -42,12 +42,14 @@ class Sent:
         version: of the weights.
         served: runners that have them.
         failures: why others do not.
+        lost: of these, the runners that are dead or silent.
         probe: the learner's; None where this sync is not checked.
     """
 
     version: int
     served: list[int]
     failures: dict[int, str]
+    lost: set[int]
     probe: Probe | None
 
 
@@ -94,7 +96,7 @@ def send_weights(
     if client.failures:  # of those that are left a new group is made
         sender.close()
         learner.weight_sender = None
-    return Sent(version, client.serving if arrived else [], client.failures, probe)
+    return Sent(version, client.serving if arrived else [], client.failures, client.lost, probe)
 
 
 class WeightSender:

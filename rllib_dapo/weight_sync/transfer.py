@@ -59,9 +59,13 @@ class TransferSync:
         with_checks = self._checks.due()
         failures: dict[int, str] = {}
         times: Counter[int] = Counter()
-        sent = Sent(-1, [], {}, None)
+        lost: set[int] = set()
+        sent = Sent(-1, [], {}, set(), None)
         for _ in range(_ATTEMPTS):
-            members = self._members(runners, failures, times)
+            there = runners.call("places")
+            failures |= there.failures
+            lost |= there.lost
+            members = self._members(runners, there, times)
             if not members:
                 break
             send = partial(
@@ -74,19 +78,16 @@ class TransferSync:
             )
             sent = next(s for s in ask_learners(self._learner_group, send) if s is not None)
             failures |= sent.failures
+            lost |= sent.lost
             times.update(list(sent.failures))
             if sent.served:
                 break
         failed = {runner: why for runner, why in failures.items() if runner not in sent.served}
-        loaded = Answers(dict.fromkeys(sent.served), failed)
+        loaded = Answers(dict.fromkeys(sent.served), failed, lost & failed.keys())
         return confirm(runners, loaded, sent.version, sent.probe, self._checks)
 
-    def _members(
-        self, runners: Runners, failures: dict[int, str], times: Counter[int]
-    ) -> dict[int, Member]:
+    def _members(self, runners: Runners, there: Answers, times: Counter[int]) -> dict[int, Member]:
         """Runners that answer; who failed once may have been torn along, twice is the cause."""
-        there = runners.call("places")
-        failures |= there.failures
         handles = runners.handles()
         return {
             runner: Member(handles[runner], tuple(places))
