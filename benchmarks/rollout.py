@@ -191,9 +191,11 @@ def main() -> None:
     result["machine"] = machine()
     for part in options.part or PARTS:
         result[part] = run_part(part, options)
-        print(f"{part}: {json.dumps(result[part])}", flush=True)
         if record is not None:
             record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    from rollout_tables import tables
+
+    print(tables(result))
     if options.out and all(part in result for part in PARTS):
         from rollout_drawing import draw
 

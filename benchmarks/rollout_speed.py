@@ -21,7 +21,7 @@ from rllib_dapo.sampling_job import answer_seed, make_job
 from rllib_dapo.types import ProblemRef
 
 Measured = tuple[float, float, int]
-"""Of one batch: seconds, CPU seconds of the process that is measured, tokens."""
+"""Of one batch: seconds, CPU seconds of the processes that work on it, tokens."""
 
 
 def engine_config(*, problems: int, **settings: Any) -> Any:
@@ -39,11 +39,12 @@ def engine_config(*, problems: int, **settings: Any) -> Any:
     )
 
 
-def timed(work: Callable[[], int]) -> Measured:
+def timed(work: Callable[[], int], cpu_clock: Callable[[], float] = time.process_time) -> Measured:
     """Measure what returns a number of tokens."""
-    started, cpu = time.perf_counter(), time.process_time()
+    cpu, started = cpu_clock(), time.perf_counter()
     tokens = work()
-    return time.perf_counter() - started, time.process_time() - cpu, tokens
+    seconds = time.perf_counter() - started
+    return seconds, cpu_clock() - cpu, tokens
 
 
 def generate(runner: Any, refs: tuple[ProblemRef, ...], *, seeded: bool) -> Measured:
@@ -96,6 +97,12 @@ def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
         batch = rollouts.next_batch(lambda progress: None)
         return sum(len(c.token_ids) for g in batch.groups for c in g.completions)
 
+    def cpu_clock() -> float:
+        actors = group.foreach_env_runner(
+            lambda runner: time.process_time(), local_env_runner=False
+        )
+        return time.process_time() + sum(actors)
+
     results: dict[str, list[Measured]] = {"bare": [], "system": [], "bare, unseeded": []}
     for batch in range(batches + 1):
         refs = source.take(problems)
@@ -108,7 +115,7 @@ def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
 
         turns = {
             "bare": lambda: bare(seeded=True),
-            "system": lambda: timed(system),
+            "system": lambda: timed(system, cpu_clock),
             "bare, unseeded": lambda: bare(seeded=False),
         }
         names = list(turns)
