@@ -57,16 +57,23 @@ class FaultyEngine(ScriptedEngine):
         runner: the number of the runner.
         step_s: seconds of a step, on average; they are drawn anew in every process.
         poison: a prompt that kills whichever process answers it.
+        forgetful: keep and note nothing about what was asked.
     """
 
     def __init__(
-        self, tokenizer: Any, folder: Path, runner: int, step_s: float, poison: str | None
+        self,
+        tokenizer: Any,
+        folder: Path,
+        runner: int,
+        step_s: float,
+        poison: str | None = None,
+        forgetful: bool = False,
     ) -> None:
         super().__init__(tokenizer, self._speak)
         self.capacity = 8
         self._folder, self._runner, self._poison = folder, runner, poison
         self._step_s, self._jitter = step_s, np.random.default_rng()
-        self._seed, self._steps = 0, 0
+        self._seed, self._steps, self._forgetful = 0, 0, forgetful
         self._texts: dict[str, str] = {}
         self._note("started")
 
@@ -75,6 +82,11 @@ class FaultyEngine(ScriptedEngine):
     ) -> None:
         self._seed = seed
         super().submit(request_id, prompt, n, sampling, seed=seed)
+        if self._forgetful:
+            self.prompts.clear()
+            self.seeds.clear()
+            self.loaded.clear()
+            return
         self._texts[request_id] = self.prompts[-1].strip()
         self._note("asked", prompt=self._texts[request_id], version=self.weights_version)
 
@@ -84,7 +96,7 @@ class FaultyEngine(ScriptedEngine):
         self._steps += 1
         if self._steps > _STEPS_BEFORE:
             self._obey("step")
-        if self._poison in [self._texts[request_id] for request_id in self._running]:
+        if self._poison in [self._texts.get(request_id, "") for request_id in self._running]:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().step()
 
@@ -119,14 +131,18 @@ class FaultyEngine(ScriptedEngine):
 
 
 def faulty_runner(
-    folder: Path, *, step_s: float = 0.003, poison: str | None = None
+    folder: Path,
+    *,
+    step_s: float = 0.003,
+    poison: str | None = None,
+    forgetful: bool = False,
 ) -> type[DAPOEnvRunner]:
     """A runner class with a `FaultyEngine`, for `config.env_runners(env_runner_cls=…)`."""
 
     class FaultyRunner(DAPOEnvRunner):
         def make_module(self) -> None:
             self._engine = FaultyEngine(
-                self._episodes._tokenizer, folder, self.worker_index, step_s, poison
+                self._episodes._tokenizer, folder, self.worker_index, step_s, poison, forgetful
             )
 
     return FaultyRunner
