@@ -57,11 +57,11 @@ class RunnerHost:
         return func(self._runners[number], **kwargs)
 
     def usage(self) -> dict[str, float]:
-        """MiB resident, and CPU seconds so far."""
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+        """MiB of its own (the object store's pages left out), and CPU seconds so far."""
+        pages = [int(n) for n in Path("/proc/self/statm").read_text(encoding="ascii").split()]
         times = os.times()
         return {
-            "resident_mib": pages * os.sysconf("SC_PAGE_SIZE") / 2**20,
+            "own_mib": (pages[1] - pages[2]) * os.sysconf("SC_PAGE_SIZE") / 2**20,
             "cpu_s": times.user + times.system,
         }
 

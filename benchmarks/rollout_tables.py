@@ -64,7 +64,7 @@ def driver_table(driver: list[dict[str, Any]]) -> str:
     for one in driver:
         steps = one["steps"]
         total = [s["sample_cpu_s"] + s["metrics_cpu_s"] + s["batch_cpu_s"] for s in steps]
-        hosts = [host["resident_mib"] for host in one["hosts"]]
+        hosts = [host["own_mib"] for host in one["hosts"]]
         rows.append(
             [
                 str(one["runners"]),
