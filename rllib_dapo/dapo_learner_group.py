@@ -6,12 +6,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow.fs  # type: ignore[import-untyped]
 import ray
+from ray.exceptions import RayTaskError
 from ray.rllib.core import COMPONENT_LEARNER
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.actor_manager import RemoteCallResults
@@ -24,6 +26,23 @@ _LEFT_TO_THE_LEARNERS = "left to the learners"
 _EACH = "dapo each learner"
 # How long a death may go unnoticed; what is complete is returned at once.
 _BEAT_SECONDS = 0.5
+
+
+_withheld: ContextVar[bool] = ContextVar("weights withheld", default=False)
+
+
+@contextmanager
+def engine_weights_withheld() -> Iterator[None]:
+    """Within, no group hands out weights for engines.
+
+    RLlib asks for them when it builds and restores an algorithm, whole and through the
+    driver's memory. Ours go to the engines by `weight_sync`.
+    """
+    token = _withheld.set(True)
+    try:
+        yield
+    finally:
+        _withheld.reset(token)
 
 
 class DAPOLearnerGroup(LearnerGroup):
@@ -74,6 +93,8 @@ class DAPOLearnerGroup(LearnerGroup):
         """
         if not self._check_component(COMPONENT_LEARNER, components, not_components):
             return {}
+        if kwargs.get("inference_only") and _withheld.get():
+            return {COMPONENT_LEARNER: {}}
         if self._saving_in_place:
             return {COMPONENT_LEARNER: _LEFT_TO_THE_LEARNERS}
         if not (self.is_remote and self.config.shard_model):
@@ -169,17 +190,26 @@ class DAPOLearnerGroup(LearnerGroup):
                 tags=[tag], timeout_seconds=_BEAT_SECONDS
             ):
                 if not result.ok:
-                    reason = str(result.get()).splitlines()[0]
-                    self._give_up(f"learner {result.actor_id} was lost: {reason}")
+                    self._give_up_for(result.actor_id, result.get())
                 by_rank[result.actor_id] = result
         results = RemoteCallResults()
         results.result_or_errors = [by_rank[rank] for rank in sorted(by_rank)]
         return results
 
-    def _give_up(self, reason: str) -> NoReturn:
-        """End all learners, which may be waiting in a collective call, and say why."""
+    def _give_up_for(self, rank: int, error: Exception) -> NoReturn:
+        """Raise what a learner raised, or that it is lost."""
+        if isinstance(error, RayTaskError):  # of the learner's own code; it says what to do
+            self._kill_all()
+            raise error
+        self._give_up(f"learner {rank} was lost: {str(error).splitlines()[0]}")
+
+    def _kill_all(self) -> None:
+        """End all learners, which may be waiting for one another in a collective call."""
         for actor in self._worker_manager.actors().values():
             ray.kill(actor)
+
+    def _give_up(self, reason: str) -> NoReturn:
+        self._kill_all()
         raise TrainingError(
             f"of num_learners={len(self)} learners, {reason}. Restore the last checkpoint; Tune "
             "does so by itself with `max_failures` above 0"

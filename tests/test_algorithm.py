@@ -142,6 +142,21 @@ def test_with_colocate_engines_sleep_while_the_learner_trains(build, monkeypatch
     assert order == ["next_batch", "sleep", "update", "send"]
 
 
+def test_engines_get_weights_by_weight_sync_only(build, monkeypatch, tmp_path):
+    """RLlib would send them whole through the driver, at the beginning and when restoring."""
+    algorithm = build()
+    assert engine(algorithm).loaded == [0]
+    algorithm.train()
+    path = algorithm.save_to_path(tmp_path / "checkpoint")
+    other = build()
+    other.set_state(algorithm.get_state())
+    assert engine(other).loaded == [0, 1]
+    monkeypatch.setattr(other._weights, "send", lambda runners: pytest.fail("sent"))
+    with pytest.raises(pytest.fail.Exception, match="sent"):
+        other.restore_from_path(path)
+    assert engine(other).loaded == [0, 1]
+
+
 # -- Dynamic sampling ---------------------------------------------------------------------
 
 
