@@ -17,6 +17,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
+from rllib_dapo.actor_restart import tried_again
 from rllib_dapo.answer_pipeline import Answered, AnswerPipeline
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.engine.base import FinishedRequest, InferenceEngine
@@ -63,7 +64,10 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._requests = 0
         self._stream: ProblemStream | None = None
         self.make_env()
-        if self._has_engine:
+        if self.worker_index:
+            with tried_again():
+                self.make_module()
+        elif self._has_engine:
             self.make_module()
 
     # -- What RLlib asks of an EnvRunner -------------------------------------------------

@@ -1,7 +1,8 @@
 """Runners whose processes really die, hang or fail, when a test says so.
 
 A test leaves a note in a folder (`arm`); the engine of the runner that is meant reads it
-before its next steps, or before it takes weights over, and does what it says, once.
+when it starts, before its next steps, or before it takes weights over, and does what it says,
+once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rllib_dapo.engine.base import FinishedRequest, Sampling
 for _module in (scripted_engine, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(_module)
 
-Where = Literal["step", "load"]
+Where = Literal["step", "load", "start"]
 What = Literal["kill", "stop", "hang", "throw"]
 
 # Steps of work that an engine does before the fault: it hits in the middle of answers.
@@ -76,6 +77,7 @@ class FaultyEngine(ScriptedEngine):
         self._seed, self._steps, self._forgetful = 0, 0, forgetful
         self._texts: dict[str, str] = {}
         self._note("started")
+        self._obey("start")
 
     def submit(
         self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling, *, seed: int

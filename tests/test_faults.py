@@ -171,6 +171,19 @@ def test_a_runner_that_breaks_is_replaced_and_nothing_changes(twins, how, kind):
         twins.run._pool.poll()
 
 
+def test_a_runner_whose_new_start_fails_is_started_once_more(twins):
+    """Ray gives an actor up whose constructor raises."""
+    runner = twins.in_service()
+    started = len(events(twins.folder, "started"))
+    arm(twins.folder, runner, "throw", "start")
+    arm(twins.folder, runner, "kill", "step")
+    twins.train()
+    while runner not in twins.run._pool.runners:
+        twins.run._pool.poll()
+    assert len(events(twins.folder, "started")) >= started + 2
+    twins.train()
+
+
 def test_a_runner_killed_during_an_evaluation_does_not_change_its_result(twins):
     strike(twins, "step")
     before = twins.lost.copy()

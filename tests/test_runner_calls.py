@@ -67,6 +67,7 @@ class Group:
 def group(ray_session):
     """Two runners for all tests; each leaves both in service."""
     group = Group(restarts=9, size=2)
+    assert len(RemoteCalls(group).call("withdraw", [1, 2], 100.0)) == 2  # both have started
     yield group
     group._worker_manager.clear()
 
