@@ -44,15 +44,16 @@ class EngineActor:
         plan = self._plan.pop(method, None)
         if plan == "die":
             os._exit(1)
-        if plan == "hang":
-            time.sleep(25)
+        if plan is not None and plan.startswith("/"):
+            while os.path.exists(plan):
+                time.sleep(0.1)
             raise RuntimeError("as planned")
         if plan == "raise":
             raise RuntimeError("as planned")
         return attrgetter(method)(self.engine)(*arguments)
 
     def plan(self, method: str, what: str) -> None:
-        """What the next call of a method is to do instead."""
+        """What the next call of a method is to do instead: a file's name, hang while it exists."""
         self._plan[method] = what
 
     def tamper(self, how: str) -> None:

@@ -171,16 +171,21 @@ def answer_again(engine: Any) -> None:
             time.sleep(0.2)
 
 
-def test_a_broadcast_that_hangs_is_given_up_and_its_half_is_never_served(engines, learners):
+def test_a_broadcast_that_hangs_is_given_up_and_its_half_is_never_served(
+    engines, learners, tmp_path
+):
     """If the other runner answers again soon, it gets its weights in a second try."""
     sync = sync_over(learners, timeout_s=4.0)
     learners.foreach_learner(partial(step_of, seed=6))
-    ray.get(engines[2].plan.remote("weights.receive", "hang"))
+    hangs = tmp_path / "hangs"
+    hangs.touch()
+    ray.get(engines[2].plan.remote("weights.receive", str(hangs)))
     report = sync.send(runners_of(engines, timeout_s=8.0))
     assert 2 not in report.served
     assert "no answer within" in report.failed[2]
     for runner in report.served:
         serves(engines[runner], model_of(learners))
+    hangs.unlink()
     for runner in report.failed:
         refuses(engines[runner])  # when it answers again
     report = sync_over(learners).send(runners_of(engines))
