@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.numpy import convert_to_numpy
 
 from rllib_dapo.collectives import Collectives, is_first
@@ -51,6 +52,18 @@ class DistributedTorchLearner(TorchLearner):
             if param.grad is None:  # no row of this minibatch is here
                 param.grad = torch.zeros_like(param)
             self._together.sum(param.grad)
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """RLlib's, but weights of every number are taken over, so that a run can go back.
+
+        RLlib keeps its own weights if their number is larger, and takes the older optimizer.
+        """
+        number = state.get(WEIGHTS_SEQ_NO)
+        if number is not None:
+            self._weights_seq_no = number - 1
+        super().set_state(state)
+        if number is not None:
+            self._weights_seq_no = number
 
     def _get_optimizer_state(self) -> dict[str, Any]:
         """RLlib's hook; of a sharded model a collective call, with the state on rank 0 only."""
