@@ -174,7 +174,12 @@ def main() -> None:
     parser.add_argument("--part", choices=PARTS, action="append", help="default: all")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--profile", type=Path, help="file for a profile of the driver")
-    parser.add_argument("--out", type=Path, help="folder for rollout.json and rollout.png")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for rollout.json and rollout.png; fills the tables of ../scaling.md",
+    )
+    parser.add_argument("--draw-only", action="store_true", help="from rollout.json as it is")
     parser.add_argument("--measure", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -183,23 +188,25 @@ def main() -> None:
         options.result.write_text(json.dumps(measured), encoding="utf-8")
         return
     from learning_curves import machine
+    from rollout_drawing import draw
+    from rollout_tables import fill, tables
 
     record = options.out / "rollout.json" if options.out else None
     result: dict[str, Any] = {}
-    if record is not None and record.exists() and options.part:  # the other parts stay
-        result = json.loads(record.read_text(encoding="utf-8"))
-    result["machine"] = machine()
-    for part in options.part or PARTS:
+    if record is not None and record.exists() and (options.part or options.draw_only):
+        result = json.loads(record.read_text(encoding="utf-8"))  # the other parts stay
+    if not options.draw_only:
+        result["machine"] = machine()
+    for part in () if options.draw_only else options.part or PARTS:
         result[part] = run_part(part, options)
         if record is not None:
             record.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    from rollout_tables import tables
-
-    print(tables(result))
+    made = tables(result)
+    print("\n\n".join(f"{name}\n\n{body}" for name, body in made.items()))
     if options.out and all(part in result for part in PARTS):
-        from rollout_drawing import draw
-
         draw(result, options.out / "rollout.png")
+        if (page := options.out.parent / "scaling.md").exists():
+            fill(page, made)
 
 
 if __name__ == "__main__":

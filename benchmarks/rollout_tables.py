@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -95,15 +97,49 @@ def lead_table(lead: list[dict[str, Any]]) -> str:
     return table([*header, "`rollout_lead: 1`, s", "over max(a, b)"], rows)
 
 
-def tables(result: dict[str, Any]) -> str:
-    """All tables whose parts were measured."""
-    makers = {
-        "groups": groups_table,
-        "cluster": groups_table,
-        "driver": driver_table,
-        "lead": lead_table,
-    }
-    made = [f"{part}\n\n{make(result[part])}" for part, make in makers.items() if part in result]
+def messages_table(result: dict[str, Any]) -> str:
+    """Bytes of messages, and CPU time of the driver for one there and back."""
+    few, many = result["driver"]
+    cpu, calls = (
+        [statistics.median(step[key] for step in one["steps"]) for one in (few, many)]
+        for key in ("sample_cpu_s", "messages")
+    )
+    each_ms = 1000 * (cpu[1] - cpu[0]) / (calls[1] - calls[0])
+    step = few["steps"][0]
+    rows = [[name, f"{size:,.0f}"] for name, size in result["messages"].items()]
+    rows += [
+        ["answers of a step, all of them", f"{step['array_bytes'] + step['text_bytes']:,.0f}"],
+        ["a call and its reply: CPU time of the driver", f"{each_ms:.2f} ms"],
+        ["64 runners with two calls a second each", f"{128 * each_ms / 10:.0f}% of a core"],
+        ["256 runners", f"{512 * each_ms / 10:.0f}% of a core"],
+        ["runners that take a whole core", f"{500 / each_ms:.0f}"],
+    ]
+    return table(["", "bytes"], rows)
+
+
+def tables(result: dict[str, Any]) -> dict[str, str]:
+    """Tables of the parts that were measured."""
+    made = {}
     if "local" in result and "remote" in result:
-        made.insert(0, f"speed\n\n{speed_table(result)}")
-    return "\n\n".join(made)
+        made["speed"] = speed_table(result)
+    for part, make in (
+        ("groups", groups_table),
+        ("cluster", groups_table),
+        ("driver", driver_table),
+        ("lead", lead_table),
+    ):
+        if part in result:
+            made[part] = make(result[part])
+    if "driver" in result and "messages" in result:
+        made["messages"] = messages_table(result)
+    return made
+
+
+def fill(page: Path, made: dict[str, str]) -> None:
+    """Put tables into a page, each between `<!-- its name -->` and `<!-- end -->`."""
+    text = page.read_text(encoding="utf-8")
+    for name, body in made.items():
+        start, end = re.escape(f"<!-- {name} -->"), re.escape("<!-- end -->")
+        block = f"<!-- {name} -->\n\n{body}\n\n<!-- end -->"
+        text = re.sub(f"{start}.*?{end}", lambda _, block=block: block, text, flags=re.DOTALL)
+    page.write_text(text, encoding="utf-8")
