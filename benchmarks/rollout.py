@@ -120,7 +120,7 @@ def measure_cluster(options: argparse.Namespace) -> Any:
     calls = VirtualCalls(config, 64)
 
     def set_rate(rate: float) -> None:
-        calls.env.unwrapped.rate = rate  # type: ignore[attr-defined]
+        calls.env.unwrapped.rate = rate
 
     def make_pool() -> RunnerPool:
         return RunnerPool(calls, config, seed=0, equip=lambda numbers: [])
