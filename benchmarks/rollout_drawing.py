@@ -45,6 +45,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     draw_groups(axes["groups"], result["groups"], "one vLLM engine, seconds of this machine")
     draw_groups(axes["cluster"], result["cluster"], "64 scripted engines, virtual seconds")
     for one in axes.values():
+        one.set_ylim(0, one.get_ylim()[1] * 1.35)  # room for the legends
         one.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
 
@@ -61,7 +62,7 @@ def draw_speed(axes: Any, result: dict[str, Any]) -> None:
     axes.axhline(1.0, color="0.6", lw=0.8)
     axes.set_xticks(range(2), ["local runner", "remote runner"], fontsize=8)
     axes.set_title("tokens/s of the system over LLM.generate", fontsize=10)
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=2)
 
 
 def draw_driver(axes: Any, driver: list[dict[str, Any]]) -> None:
@@ -78,7 +79,7 @@ def draw_driver(axes: Any, driver: list[dict[str, Any]]) -> None:
         bottoms += values
     axes.set_xticks(range(len(driver)), [f"{one['runners']} runners" for one in driver])
     axes.set_title("driver, CPU s a step (512 × 16 answers)", fontsize=10)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper left")
 
 
 def draw_lead(axes: Any, lead: list[dict[str, Any]]) -> None:
@@ -116,4 +117,4 @@ def draw_groups(axes: Any, groups: dict[str, Any], what: str) -> None:
     names = [f"keep rate {rate}" for rate in groups["rates"]]
     axes.set_xticks(range(len(names)), names)
     axes.set_title(f"kept groups/s over those of rounds of N: {what}", fontsize=9)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper center", ncols=4)
