@@ -24,19 +24,21 @@ _PAUSE_SECONDS = 5.0
 
 def is_restarted_actor() -> bool:
     """True in an actor's process that is not the actor's first."""
+    if not ray.is_initialized():
+        return False
     context = ray.get_runtime_context()
     return context.get_actor_id() is not None and bool(context.was_current_actor_reconstructed)
 
 
 @contextmanager
 def tried_again(pause_s: float = _PAUSE_SECONDS) -> Iterator[None]:
-    """Within the constructor of an actor: end its process if it fails and is not the first.
+    """Within a constructor: if it fails, end the process of an actor that was started again.
 
     Args:
         pause_s: how long to wait before, in seconds.
 
     Raises:
-        Exception: what was raised within, in the actor's first process.
+        Exception: what was raised within, in an actor's first process or in no actor at all.
     """
     try:
         yield

@@ -47,12 +47,9 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         super().__init__(config=config, **kwargs)
         # With remote runners, the local one only answers RLlib's questions about spaces.
         self._has_engine = bool(self.worker_index) or not self.num_workers
-        self._facts = model_facts(
-            self.config.language_model, trust_remote_code=self.config.trust_remote_code
-        )
-        tokenizer = load_tokenizer(
-            self._facts.path, trust_remote_code=self.config.trust_remote_code
-        )
+        trust = self.config.trust_remote_code
+        self._facts = model_facts(self.config.language_model, trust_remote_code=trust)
+        tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
         self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
         self._episodes = TextEpisodes(
             self._environment, make_renderer(self.config), tokenizer, self._rewards
@@ -64,11 +61,9 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._requests = 0
         self._stream: ProblemStream | None = None
         self.make_env()
-        if self.worker_index:
+        if self._has_engine:
             with tried_again():
                 self.make_module()
-        elif self._has_engine:
-            self.make_module()
 
     # -- What RLlib asks of an EnvRunner -------------------------------------------------
 
@@ -215,10 +210,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
         Args:
             method: its name, dotted for that of a part (`weights.start`).
-            *arguments: of the method.
-
-        Raises:
-            Exception: whatever the method raises.
+            *arguments: of the method; what it raises is raised here.
         """
         call = attrgetter(method)
         return self._running_pipeline().between_steps(lambda engine: call(engine)(*arguments))
@@ -228,8 +220,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         pipeline = self._running_pipeline()
         requests = list(self._open)
         pipeline.between_steps(lambda engine: engine.abort(requests))
-        for request_id in requests:
-            self._open.pop(request_id, None)
+        self._open.clear()
 
     def _reply(
         self, groups: list[Group], *, error: str | None = None, broken: str | None = None
@@ -295,10 +286,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return self._episodes.group(*known, request.answers, self._weights_version)
 
     def _ready(self, answered: list[Answered]) -> list[Group]:
-        """Groups to hand out: until then a problem is open, or nobody would ask for it.
-
-        One that was withdrawn is not, even if it is asked again meanwhile.
-        """
+        """Groups of open problems, to hand out; until then nobody else would ask for them."""
         return [group for request_id, group in answered if self._open.pop(request_id, None)]
 
     def _environment(self, ref: ProblemRef) -> Any:

@@ -5,6 +5,7 @@ Control flow only: the runners are small stand-ins behind `RunnerCalls`.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,13 @@ class Settings(DAPOSettings):
     evaluation_samples = 3
     runner_timeout_s = 0.2
     runner_restart_timeout_s = 0.2
+
+
+class Patient(Settings):
+    """For runs in which nothing hangs: a busy machine is no reason to give a runner up."""
+
+    runner_timeout_s = 60.0
+    runner_restart_timeout_s = 60.0
 
 
 class Runner:
@@ -137,12 +145,12 @@ def refs(count: int, *, evaluation: bool = False) -> list[ProblemRef]:
     return [ProblemRef(p, p, p, evaluation) for p in range(count)]
 
 
-def make_pool(calls: Calls) -> RunnerPool:
-    return RunnerPool(calls, Settings(), seed=7, equip=calls.equip)
+def make_pool(calls: Calls, config: type[Settings] = Settings) -> RunnerPool:
+    return RunnerPool(calls, config(), seed=7, equip=calls.equip)
 
 
-def sample(calls: Calls, problems: int) -> list[Group]:
-    pool = make_pool(calls)
+def sample(calls: Calls, problems: int, config: type[Settings] = Settings) -> list[Group]:
+    pool = make_pool(calls, config)
     pool.ask(refs(problems))
     groups = []
     while pool.under_way:
@@ -310,6 +318,53 @@ def test_a_runner_without_weights_stays_out_until_it_has_them():
     assert pool.runners == [1, 2]
 
 
+def test_runners_that_must_wait_for_new_weights_get_them_with_all_others():
+    """Where the last weights were not kept there is nothing to send them before."""
+    calls = Calls(Runner(), Runner(dies=0, comes_back=True))
+    pool = RunnerPool(calls, Patient(), seed=7, equip=lambda numbers: None)
+    pool.serve(0, calls.equip([1, 2]))
+    pool.ask(refs(6))
+    while pool.under_way:
+        pool.poll()
+    assert pool.runners == [1]
+    assert pool.reachable == [1, 2]
+    pool.serve(1, [1, 2])
+    assert pool.runners == [1, 2]
+    assert calls.killed == []
+
+
+def test_a_runner_that_is_back_but_refuses_weights_is_started_once_more():
+    calls = Calls(Runner(), Runner(dies=0, comes_back=True))
+    calls.refuse_weights = {2}
+    pool = make_pool(calls, Patient)
+    pool.ask(refs(6))
+    while pool.under_way:
+        pool.poll()
+    assert pool.runners == [1]
+    assert 2 in calls.killed
+
+
+def test_a_runner_that_scores_but_makes_no_steps_is_not_taken_for_hung():
+    """Its engine has nothing left to do, and the answers take long to score."""
+
+    class Scorer(Runner):
+        def collect(self, job: SamplingJob | None, *, seconds: float) -> RunnerReply | None:
+            time.sleep(0.03)
+            reply = super().collect(job, seconds=seconds)
+            assert reply is not None
+            return RunnerReply(reply.groups, reply.unfinished, 1, 0.0, self.capacity)
+
+    class Brisk(Settings):
+        runner_timeout_s = 1.0
+
+    calls = Calls(Scorer(capacity=200))
+    pool = make_pool(calls, Brisk)
+    pool.ask(refs(50))  # 1.5 s
+    while pool.under_way:
+        pool.poll()
+    assert not pool.lost
+
+
 def test_a_runner_that_does_not_take_new_weights_is_replaced():
     calls = Calls(Runner(), Runner(comes_back=True))
     pool = make_pool(calls)
@@ -373,7 +428,7 @@ def test_whatever_fails_and_whenever_each_problem_is_answered_exactly_once(data)
     ]
     problems = data.draw(st.integers(1, 25))
     calls = Calls(*runners, late=data.draw(st.integers(1, 4)))
-    assert counted(sample(calls, problems)) == Counter(range(problems))
+    assert counted(sample(calls, problems, Patient)) == Counter(range(problems))
 
 
 # -- The local runner -------------------------------------------------------------------------
