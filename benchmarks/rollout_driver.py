@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from rollout_batches import settled_batch
 from rollout_env import SignalRateEnv
 from rollout_hosts import HostedRunnerGroup, ScriptedRunner
 
@@ -109,7 +110,7 @@ def measure(
             wall, cpu = time.perf_counter(), time.process_time()
             if profile is not None and step == repeats:
                 profiler.enable()
-            batch = rollouts.next_batch(lambda progress: None)
+            batch = settled_batch(rollouts)
             profiler.disable()
             sampled_wall, sampled_cpu = time.perf_counter(), time.process_time()
             values = batch_metrics(batch.sampled, batch.groups, batch.counts, shaping, ())

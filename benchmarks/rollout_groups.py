@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from rollout_batches import settled_batch
+
 from rllib_dapo.problem_source import ProblemSource
 from rllib_dapo.rollouts import Rollouts
 from rllib_dapo.runner_pool import RunnerPool
@@ -74,7 +76,7 @@ def make_sampler(name: str, config: Any, pool: RunnerPool) -> Callable[[], int]:
         unfinished_groups="continue" if partial else "finish"
     )
     rollouts = Rollouts(config, pool, ProblemSource(config))
-    return lambda: len(rollouts.next_batch(lambda progress: None).sampled)
+    return lambda: len(settled_batch(rollouts).sampled)
 
 
 def measure(

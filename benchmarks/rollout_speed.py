@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rollout_batches import settled_batch
+
 from rllib_dapo import DAPOConfig
 from rllib_dapo.problem_source import ProblemSource
 from rllib_dapo.sampling_job import answer_seed, make_job
@@ -94,7 +96,7 @@ def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
     source = ProblemSource(config)
 
     def system() -> int:
-        batch = rollouts.next_batch(lambda progress: None)
+        batch = settled_batch(rollouts)
         return sum(len(c.token_ids) for g in batch.groups for c in g.completions)
 
     def cpu_clock() -> float:

@@ -79,13 +79,14 @@ class DAPO(Algorithm):
         if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
             self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
         with self._progress(self.iteration + 1) as progress:
-            batch = self._rollouts.next_batch(progress.update)
-        with self._learning(batch.groups):
+            groups = self._rollouts.next_batch(progress.update)
+        with self._learning(groups):
             if config.rollout_lead:
                 with self._progress(self.iteration + 2) as progress:
                     self._rollouts.sample_ahead(progress.update)
-        self._report_rollout(batch)
-        if batch.groups:
+        self._rollouts.settle()
+        self._report_rollout(self._rollouts.taken)
+        if groups:
             self._sync_weights()
         self._report(metrics.ROLLOUT, {"sync_gap": self._sync_gap})
         self._report(metrics.TIME, self._seconds)
@@ -98,6 +99,7 @@ class DAPO(Algorithm):
         elif not self.config.rollout_lead:
             yield
             if self.config.colocate:
+                self._rollouts.settle()  # asleep they would go on with the new weights
                 self._weights.sleep(self._pool.runners)
             self._finish_update(self._update(groups))
         else:

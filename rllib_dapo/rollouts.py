@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rllib_dapo.errors import SamplingError
 from rllib_dapo.problem_source import ProblemSource
 from rllib_dapo.runner_pool import RunnerPool
 from rllib_dapo.sampling.batch_progress import Progress
@@ -26,6 +27,11 @@ from rllib_dapo.types import Group, ProblemRef
 
 if TYPE_CHECKING:
     from rllib_dapo.dapo_config import DAPOConfig
+
+
+# Standard deviations of safety in what a batch asks for. One that is short of a single group
+# waits for a whole answer more, while a surplus comes first in the next batch.
+_MARGIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,24 @@ class RolloutBatch:
     busy_share: float
 
 
+@dataclass
+class _OpenBatch:
+    """A batch that is full, while groups may still arrive that were asked for it.
+
+    Attributes: see `RolloutBatch`.
+    """
+
+    sampler: DynamicSampler
+    sampled: list[Group] = field(default_factory=list)
+    groups: tuple[Group, ...] = ()
+    seconds: float = 0.0
+    busy_share: float = 0.0
+
+    def add(self, groups: Sequence[Group]) -> None:
+        """Take in what has arrived."""
+        self.sampled += [group for group in groups if self.sampler.add(group) is not None]
+
+
 class Rollouts:
     """Samples batches, and answers to evaluation problems.
 
@@ -73,23 +97,46 @@ class Rollouts:
         self._again: tuple[ProblemRef, ...] = ()
         self._under_way: tuple[ProblemRef, ...] = ()
         self._early: list[Group] = []  # of those under way, finished during an evaluation
+        self._open: _OpenBatch | None = None
+        self._taken: RolloutBatch | None = None
         self._ahead: RolloutBatch | None = None
 
-    def next_batch(self, show: Callable[[Progress], None]) -> RolloutBatch:
-        """The batch that was sampled ahead, or else a new one.
+    def next_batch(self, show: Callable[[Progress], None]) -> tuple[Group, ...]:
+        """The groups to train on: of the batch that was sampled ahead, or else of a new one.
+
+        With `unfinished_groups: finish` runners may go on with what is left until `settle`.
 
         Raises:
             SamplingError: it cannot be filled and `at_sampling_limit` is `error`.
             EngineError: no runner is left.
         """
         if self._ahead is None:
-            return self._sample(show)
-        batch, self._ahead = self._ahead, None
-        return batch
+            self._taken, self._open = None, self._sample(show)
+            return self._open.groups
+        self._taken, self._ahead = self._ahead, None
+        return self._taken.groups
 
     def sample_ahead(self, show: Callable[[Progress], None]) -> None:
         """Sample the batch that `next_batch` will return."""
-        self._ahead = self._sample(show)
+        self.settle()
+        self._open = self._sample(show)
+
+    def settle(self) -> None:
+        """Wait for what is still answered with the weights that are about to change."""
+        if self._open is None:
+            return
+        batch, self._open = self._finished(self._open), None
+        if self._taken is None:
+            self._taken = batch
+        else:
+            self._ahead = batch
+
+    @property
+    def taken(self) -> RolloutBatch:
+        """The batch of the last `next_batch`, once it is settled."""
+        if self._taken is None:
+            raise SamplingError("no batch was taken and settled")
+        return self._taken
 
     def answer(self, refs: Sequence[ProblemRef]) -> list[Group]:
         """Have problems answered that no batch waits for, those of an evaluation."""
@@ -106,37 +153,50 @@ class Rollouts:
 
     # -- One batch ------------------------------------------------------------------------
 
-    def _sample(self, show: Callable[[Progress], None]) -> RolloutBatch:
+    def _sample(self, show: Callable[[Progress], None]) -> _OpenBatch:
+        """Sample until the batch is full."""
         started, busy = time.perf_counter(), self._pool.busy_s
-        sampler = self._make_sampler()
-        sampled = list(self._early)
-        for group in self._early:
-            sampler.add(group)
+        batch = _OpenBatch(self._make_sampler())
+        batch.add(self._early)
         self._early = []
-        show(sampler.progress)  # before the first group is done
-        while not sampler.done:
-            if count := sampler.demand():
+        show(batch.sampler.progress)  # before the first group is done
+        while not batch.sampler.done:
+            if count := batch.sampler.demand():
                 refs = self._problems.take(count)
-                sampler.expect(refs)
+                batch.sampler.expect(refs)
                 self._pool.ask(refs)
-            self._add(sampler, sampled, self._pool.poll())
-            show(sampler.progress)
-        self._deal_with_unfinished(sampler, sampled, show)
-        groups, surplus = sampler.result()
-        self._leftovers.put(surplus)
-        self._keep_rate.learn(*sampler.observed)
-        seconds = time.perf_counter() - started
+            batch.add(self._pool.poll())
+            show(batch.sampler.progress)
+        if self._config.unfinished_groups == "continue":
+            self._under_way = batch.sampler.outstanding
+        elif self._config.unfinished_groups == "abort":
+            groups, self._again = self._pool.withdraw()
+            batch.add(groups)
+        batch.groups, _ = batch.sampler.result()
+        self._keep_rate.learn(*batch.sampler.observed)
+        batch.seconds = time.perf_counter() - started
         runners = max(1, len(self._pool.runners))
+        busy = (self._pool.busy_s - busy) / max(batch.seconds, 1e-9) / runners
+        batch.busy_share = min(1.0, busy)
+        return batch
+
+    def _finished(self, batch: _OpenBatch) -> RolloutBatch:
+        """A batch when all is in that belongs to it."""
+        started, sampler = time.perf_counter(), batch.sampler
+        while self._config.unfinished_groups == "finish" and sampler.outstanding:
+            batch.add(self._pool.poll())
+        surplus = sampler.surplus()
+        self._leftovers.put(surplus)
         return RolloutBatch(
-            groups=groups,
-            sampled=tuple(sampled),
+            groups=batch.groups,
+            sampled=tuple(batch.sampled),
             counts=sampler.counts,
             progress=sampler.progress,
             expired=self._leftovers.expired,
             surplus=len(surplus),
             keep_rate=self._keep_rate.rate(),
-            seconds=seconds,
-            busy_share=min(1.0, (self._pool.busy_s - busy) / max(seconds, 1e-9) / runners),
+            seconds=batch.seconds + time.perf_counter() - started,
+            busy_share=batch.busy_share,
         )
 
     def _make_sampler(self) -> DynamicSampler:
@@ -148,7 +208,7 @@ class Rollouts:
             at_limit=config.at_sampling_limit,
             keep_rate=self._keep_rate,
             order="completion" if config.unfinished_groups == "continue" else "problem",
-            margin=1.0 if config.max_group_age else 0.0,
+            margin=_MARGIN if config.max_group_age else 0.0,
         )
         sampler.carry_over(self._leftovers.take(self._pool.weights_version))
         sampler.expect(self._under_way, earlier=True)
@@ -156,25 +216,6 @@ class Rollouts:
         self._pool.ask(self._again)
         self._under_way = self._again = ()
         return sampler
-
-    def _deal_with_unfinished(
-        self, sampler: DynamicSampler, sampled: list[Group], show: Callable[[Progress], None]
-    ) -> None:
-        """What the setting `unfinished_groups` says."""
-        if self._config.unfinished_groups == "continue":
-            self._under_way = sampler.outstanding
-        elif self._config.unfinished_groups == "abort":
-            groups, self._again = self._pool.withdraw()
-            self._add(sampler, sampled, groups)
-        while self._config.unfinished_groups == "finish" and sampler.outstanding:
-            self._add(sampler, sampled, self._pool.poll())
-            show(sampler.progress)
-
-    @staticmethod
-    def _add(sampler: DynamicSampler, sampled: list[Group], groups: list[Group]) -> None:
-        for group in groups:
-            if sampler.add(group) is not None:
-                sampled.append(group)
 
     # -- State ----------------------------------------------------------------------------
 
@@ -202,3 +243,4 @@ class Rollouts:
         self._leftovers.set_state(state["leftovers"])
         self._again, self._ahead = state["again"], state["ahead"]
         self._under_way, self._early = (), []
+        self._open = self._taken = None

@@ -29,8 +29,10 @@ from rllib_dapo.types import Group, ProblemRef
 logger = logging.getLogger(__name__)
 
 # How long a runner keeps a call when nothing is finished: the beat in which progress is shown
-# and new work is handed out.
-_SLICE_SECONDS = 0.5
+# and new work is handed out. With many runners it is slower: a call costs the driver about a
+# millisecond, and there is always one of them that has just finished something.
+_SLICE_SECONDS = (0.5, 2.0)
+_SLICE_SECONDS_PER_RUNNER = 1 / 64
 
 
 class RunnerPool:
@@ -66,6 +68,8 @@ class RunnerPool:
         self._equip = equip
         self._runners = {number: RunnerState() for number in calls.alive()}
         self._size = len(self._runners)
+        shortest, longest = _SLICE_SECONDS
+        self._slice_seconds = min(max(shortest, _SLICE_SECONDS_PER_RUNNER * self._size), longest)
         self._queue: deque[ProblemRef] = deque()
         self._suspects: deque[ProblemRef] = deque()  # asked more than once, in vain
         self._attempts: Counter[ProblemRef] = Counter()  # in vain
@@ -167,7 +171,7 @@ class RunnerPool:
         job = make_job(
             self._config, runner.new, seed=self._seed, weights_version=self.weights_version
         )
-        seconds = 0.0 if runner.steps < 0 else _SLICE_SECONDS  # at first, just say who you are
+        seconds = 0.0 if runner.steps < 0 else self._slice_seconds  # at first say who you are
         runner.calling = self._calls.start(number, job, seconds)
         if runner.calling and job is not None:
             runner.new = [ref for ref in runner.new if ref not in job.refs]

@@ -102,17 +102,6 @@ class Completion:
     reflections: int = 0
     versions: VersionStarts = ()
 
-    def token_versions(self, only: int) -> IntArray:
-        """int64[T], the version of the weights that sampled each token.
-
-        Args:
-            only: the version where `versions` is empty.
-        """
-        starts = self.versions or ((0, only),)
-        ends = [*(start for start, _ in starts[1:]), len(self.token_ids)]
-        lengths = [end - start for (start, _), end in zip(starts, ends, strict=True)]
-        return np.repeat(np.array([version for _, version in starts], np.int64), lengths)
-
     @property
     def truncated(self) -> bool:
         """True when the answer was cut at the length limit instead of ending itself."""

@@ -122,6 +122,7 @@ def test_with_colocate_engines_sleep_while_the_learner_trains(build, monkeypatch
     order: list[str] = []
     for owner, name in (
         (algorithm._rollouts, "next_batch"),
+        (algorithm._rollouts, "settle"),
         (algorithm._weights, "sleep"),
         (algorithm.learner_group, "update"),
         (algorithm._weights, "send"),
@@ -134,12 +135,12 @@ def test_with_colocate_engines_sleep_while_the_learner_trains(build, monkeypatch
 
         monkeypatch.setattr(owner, name, noted)
     algorithm.train()
-    assert order == ["next_batch", "update", "send"]
+    assert order == ["next_batch", "update", "settle", "send"]
     order.clear()
     algorithm.config = algorithm.config.copy(copy_frozen=False)
     algorithm.config.colocate = True
     algorithm.train()
-    assert order == ["next_batch", "sleep", "update", "send"]
+    assert order == ["next_batch", "settle", "sleep", "update", "settle", "send"]
 
 
 def test_engines_get_weights_by_weight_sync_only(build, monkeypatch, tmp_path):

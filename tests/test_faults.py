@@ -57,12 +57,12 @@ def record_batches(algorithm: Any) -> list[Any]:
     next_batch = algorithm._rollouts.next_batch
 
     def recorded(show: Any) -> Any:
-        batch = next_batch(show)
+        groups = next_batch(show)
         batches.append([
             (g.ref.position, [(c.token_ids.tolist(), c.score) for c in g.completions])
-            for g in batch.groups
+            for g in groups
         ])  # fmt: skip
-        return batch
+        return groups
 
     algorithm._rollouts.next_batch = recorded
     return batches

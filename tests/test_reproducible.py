@@ -44,12 +44,12 @@ def play(num_env_runners: int) -> dict[str, Any]:
         next_batch = algorithm._rollouts.next_batch
 
         def recorded(show: Any) -> Any:
-            batch = next_batch(show)
+            groups = next_batch(show)
             batches.append([
                 (g.ref.position, [c.token_ids.tolist() for c in g.completions])
-                for g in batch.groups
+                for g in groups
             ])  # fmt: skip
-            return batch
+            return groups
 
         algorithm._rollouts.next_batch = recorded
         for _ in range(2):

@@ -105,11 +105,19 @@ def silent(progress: Any) -> None:
     pass
 
 
+def settled(rollouts: Rollouts) -> RolloutBatch:
+    """The next batch and all that belongs to it."""
+    groups = rollouts.next_batch(silent)
+    rollouts.settle()
+    assert rollouts.taken.groups == groups
+    return rollouts.taken
+
+
 def sample(rollouts: Rollouts, pool: Pool, batches: int) -> list[RolloutBatch]:
     """Batches with an update after each of them."""
     sampled = []
     for _ in range(batches):
-        sampled.append(rollouts.next_batch(silent))
+        sampled.append(settled(rollouts))
         pool.weights_version += 1
     return sampled
 
@@ -208,10 +216,11 @@ def test_a_batch_sampled_ahead_is_the_next_one_and_part_of_the_state():
     pool = Pool()
     rollouts = make(pool)
     rollouts.sample_ahead(silent)
+    rollouts.settle()
     asked = rollouts.get_state()["problems"]
     copy = make(Pool())
     copy.set_state(pickle.loads(pickle.dumps(rollouts.get_state())))  # noqa: S301 - our own
-    (mine,), (other,) = (trained_on([r.next_batch(silent)]) for r in (rollouts, copy))
+    (mine,), (other,) = (trained_on([settled(r)]) for r in (rollouts, copy))
     assert mine == other
     assert rollouts.get_state()["problems"] == copy.get_state()["problems"] == asked
     assert rollouts.get_state()["ahead"] is None
@@ -252,7 +261,7 @@ def test_a_batch_that_cannot_be_filled_says_so_and_a_later_one_may_still_be():
     with pytest.raises(SamplingError, match="12 all_correct"):
         rollouts.next_batch(silent)
     pool._kept = 5
-    assert len(rollouts.next_batch(silent).groups) == 4
+    assert len(rollouts.next_batch(silent)) == 4
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import rollout_env
 import rollout_hosts
+from rollout_batches import settled_batch
 from rollout_driver import make_rollouts, scripted_config
 from rollout_virtual import VirtualCalls
 
@@ -42,7 +43,7 @@ def virtual(config: Any, runners: int) -> Rollouts:
 
 
 def batches(rollouts: Rollouts, count: int) -> list[RolloutBatch]:
-    return [rollouts.next_batch(lambda progress: None) for _ in range(count)]
+    return [settled_batch(rollouts) for _ in range(count)]
 
 
 def answers(groups: tuple[Group, ...]) -> dict[int, list[list[int]]]:

@@ -15,7 +15,7 @@ import numpy as np
 from rllib_dapo.choices import Baseline
 from rllib_dapo.ops.advantages import group_advantages
 from rllib_dapo.rewards.length import soft_overlong_punishment
-from rllib_dapo.types import FloatArray, Group, TokenBatch
+from rllib_dapo.types import FloatArray, Group, IntArray, TokenBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,32 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
     ]
     sizes = [len(g.completions) for g in groups]
     truncated = np.array([c.truncated for c in completions], dtype=np.bool_)
-    versions = [c.token_versions(g.weights_version) for g in groups for c in g.completions]
-    old_logprobs = np.concatenate([c.logprobs for c in completions]).astype(np.float32)
+    old_logprobs = np.concatenate([c.logprobs for c in completions], dtype=np.float32)
     return TokenBatch(
-        token_ids=np.concatenate(pieces).astype(np.int64),
+        token_ids=np.concatenate(pieces, dtype=np.int64),
         prompt_lengths=np.array([len(p) for p in prompts], dtype=np.int64),
         response_lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
         old_logprobs=old_logprobs,
         advantages=np.concatenate(advantages).astype(np.float32),
         loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
         groups=np.repeat(np.arange(len(groups)), sizes),
-        weights_versions=np.concatenate(versions),
-        importance_weights=np.ones_like(old_logprobs),
-        reference_logprobs=np.zeros_like(old_logprobs),
+        weights_versions=_token_versions(groups),
+        # Memory that is only promised: hundreds of megabytes for long answers.
+        importance_weights=np.broadcast_to(np.float32(1.0), old_logprobs.shape),
+        reference_logprobs=np.broadcast_to(np.float32(0.0), old_logprobs.shape),
     )
+
+
+def _token_versions(groups: Sequence[Group]) -> IntArray:
+    """int64[T], the version that sampled each response token, in one go for all answers."""
+    versions, lengths = [], []
+    for group in groups:
+        for c in group.completions:
+            starts = c.versions or ((0, group.weights_version),)
+            ends = [*(start for start, _ in starts[1:]), len(c.token_ids)]
+            for (start, version), end in zip(starts, ends, strict=True):
+                versions.append(version)
+                lengths.append(end - start)
+    if len(set(versions)) == 1:
+        return np.broadcast_to(np.int64(versions[0]), sum(lengths))
+    return np.repeat(np.array(versions, np.int64), np.array(lengths, np.int64))

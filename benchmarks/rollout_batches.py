@@ -1,0 +1,12 @@
+"""One batch of the real rollouts, with no learner beside it."""
+
+from __future__ import annotations
+
+from rllib_dapo.rollouts import RolloutBatch, Rollouts
+
+
+def settled_batch(rollouts: Rollouts) -> RolloutBatch:
+    """The next batch, when all that belongs to it is in."""
+    rollouts.next_batch(lambda progress: None)
+    rollouts.settle()
+    return rollouts.taken
