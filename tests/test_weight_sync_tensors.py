@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from hypothesis.extra import numpy as arrays
 from rllib_dapo.engine import checksums
 from rllib_dapo.engine.checksums import checksum, weighted_sum
 from rllib_dapo.engine.shared_tensors import open_shared_tensors, shared_tensors
+from rllib_dapo.errors import EngineError
 from rllib_dapo.lora_state import merged_state
 from rllib_dapo.weight_sync.source import CheckedPass, LearnerWeights
 
@@ -109,7 +111,8 @@ def test_a_pass_that_was_broken_off_is_gone_through_to_its_end():
     assert next(iter(one_pass))[0] == "a"
     one_pass.finish()
     assert gathered == list("abcd")
-    assert list(one_pass) == []  # only once
+    with pytest.raises(EngineError, match="given up"):
+        list(one_pass)  # only once
     assert one_pass.checksums == {"a": checksum(torch.ones(3))}
 
 
@@ -176,3 +179,35 @@ def test_a_segment_whose_owner_is_killed_does_not_stay():
     while segment.exists() and time.monotonic() < until:  # the tracker is a process of its own
         time.sleep(0.05)
     assert not segment.exists()
+
+
+def test_a_thread_that_was_given_up_gathers_nothing_more():
+    """Two threads that gather would each meet another tensor of the other learners."""
+    gathering, gathered = threading.Event(), []
+
+    class Slow:
+        def __iter__(self) -> Any:
+            for i in range(20):
+                gathering.set()
+                time.sleep(0.005)
+                gathered.append((i, threading.get_ident()))
+                yield str(i), torch.zeros(1)
+
+    one_pass = CheckedPass(Slow(), with_checksums=False)  # type: ignore[arg-type]
+    errors: list[Exception] = []
+
+    def send() -> None:
+        try:
+            for _ in one_pass:
+                pass
+        except EngineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert gathering.wait(10)
+    one_pass.finish()
+    thread.join(10)
+    assert [i for i, _ in gathered] == list(range(20))
+    assert {owner for _, owner in gathered[-5:]} == {threading.get_ident()}
+    assert [str(error) for error in errors] == ["this transfer was given up"]

@@ -7,6 +7,7 @@ call.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from rllib_dapo.engine.checksums import checksum
+from rllib_dapo.errors import EngineError
 from rllib_dapo.lora_state import LoRALayout, merged_state
 
 
@@ -101,6 +103,10 @@ class LearnerWeights:
 class CheckedPass:
     """One pass through a source, which can be gone through to its end whatever happens.
 
+    A thread that sends may have been given up and still be at it: each tensor is gathered by
+    one thread only, in the order of the other learners, and whoever comes after `finish` gets
+    none.
+
     Args:
         source: to iterate once.
         with_checksums: note the checksum of each tensor that goes out.
@@ -110,6 +116,8 @@ class CheckedPass:
         self._source = source
         self._with_checksums = with_checksums
         self._tensors = iter(source)
+        self._lock = threading.Lock()
+        self._over = False
         self.checksums: dict[str, int] = {}
 
     def metadata(self) -> list[TensorMeta]:
@@ -117,16 +125,29 @@ class CheckedPass:
         return self._source.metadata()
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """What is left of the pass."""
-        for name, tensor in self._tensors:
+        """What is left of the pass.
+
+        Raises:
+            EngineError: the pass was finished elsewhere.
+        """
+        while (item := self._next()) is not None:
+            name, tensor = item
             if self._with_checksums:
                 self.checksums[name] = checksum(tensor)
             yield name, tensor
 
+    def _next(self) -> tuple[str, Tensor] | None:
+        with self._lock:
+            if self._over:
+                raise EngineError("this transfer was given up")
+            return next(self._tensors, None)
+
     def finish(self) -> None:
         """Go through what is left, for the other learners that gather it too."""
-        for _ in self._tensors:
-            pass
+        with self._lock:
+            self._over = True
+            for _ in self._tensors:
+                pass
 
 
 def _whole(tensor: Tensor) -> Tensor:
