@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 # Standard deviations of safety in what a batch asks for. One that is short of a single group
-# waits for a whole answer more, while a surplus comes first in the next batch.
-_MARGIN = 2.0
+# waits for a whole answer more; a surplus comes first in the next batch, but is older there.
+_MARGIN = 1.0
 
 
 @dataclass(frozen=True)
