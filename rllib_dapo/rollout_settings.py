@@ -42,12 +42,12 @@ class RolloutSettings:
 
     unfinished_groups: UnfinishedGroups = "finish"
     """What happens to problems still being answered when the batch is full. `finish`: they
-    are waited for before the weights change, and kept for the next batch. `abort`: their answers are thrown away and the
-    same problems asked first next time. `continue`: they go on with the new weights, each
-    token with the log-probability of the weights that sampled it (partial rollouts), and a
-    batch takes the first groups to finish, however old their first tokens; for answers of very
-    uneven length. With remote runners the same seed gives the same run with `finish` only.
-    Paper: not stated."""
+    are waited for before the weights change, and kept for the next batch. `abort`: their
+    answers are thrown away and the same problems asked first next time. `continue`: they go
+    on with the new weights, each token with the log-probability of the weights that sampled
+    it (partial rollouts), and a batch takes the first groups to finish, however old their
+    first tokens; for answers of very uneven length. With remote runners the same seed gives
+    the same run with `finish` only. Paper: not stated."""
 
     max_group_age: int = 1
     """Groups beyond a full batch are kept for later ones, and come first there, until their
