@@ -74,7 +74,7 @@ def send_weights(
         EngineError: nothing could be sent.
     """
     sender: WeightSender | None = getattr(learner, "weight_sender", None)
-    if sender is None or (sender.members, sender.timeout_s) != (members, timeout_s):
+    if sender is None or not sender.is_for(transport, members, timeout_s):
         if sender is not None:
             sender.close()
         if learner.device.type != "cpu":
@@ -114,6 +114,11 @@ class WeightSender:
         self._transport = transport
         self.timeout_s = timeout_s
         self._engine: Any = None
+
+    def is_for(self, transport: str, members: Mapping[int, Member], timeout_s: float) -> bool:
+        """Whether it is the connection that these settings make."""
+        mine = self._transport, self.members, self.timeout_s
+        return mine == (transport, dict(members), timeout_s)
 
     def send(self, weights: LearnerWeights, version: int, *, with_checksums: bool) -> bool:
         """Send all weights once; returns when the runners serve them or have failed.
