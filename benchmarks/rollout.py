@@ -191,6 +191,8 @@ def main() -> None:
     from rollout_drawing import draw
     from rollout_tables import fill, tables
 
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
     record = options.out / "rollout.json" if options.out else None
     result: dict[str, Any] = {}
     if record is not None and record.exists() and (options.part or options.draw_only):
