@@ -98,22 +98,11 @@ def lead_table(lead: list[dict[str, Any]]) -> str:
 
 
 def messages_table(result: dict[str, Any]) -> str:
-    """Bytes of messages, and CPU time of the driver for one there and back."""
-    few, many = result["driver"]
-    cpu, calls = (
-        [statistics.median(step[key] for step in one["steps"]) for one in (few, many)]
-        for key in ("sample_cpu_s", "messages")
-    )
-    each_ms = 1000 * (cpu[1] - cpu[0]) / (calls[1] - calls[0])
-    step = few["steps"][0]
+    """Bytes of messages."""
+    step = result["driver"][0]["steps"][0]
     rows = [[name, f"{size:,.0f}"] for name, size in result["messages"].items()]
-    rows += [
-        ["answers of a step, all of them", f"{step['array_bytes'] + step['text_bytes']:,.0f}"],
-        ["a call and its reply: CPU time of the driver", f"{each_ms:.2f} ms"],
-        ["64 runners with two calls a second each", f"{128 * each_ms / 10:.0f}% of a core"],
-        ["256 runners", f"{512 * each_ms / 10:.0f}% of a core"],
-        ["runners that take a whole core", f"{500 / each_ms:.0f}"],
-    ]
+    total = step["array_bytes"] + step["text_bytes"]
+    rows.append(["answers of a step, all of them", f"{total:,.0f}"])
     return table(["", "bytes"], rows)
 
 
