@@ -43,6 +43,7 @@ class AnswerPipeline:
         cpu_threads: of the engine; None: as many as the process has.
 
     Attributes:
+        engine: the engine.
         steps: engine steps made.
         busy_s: seconds spent in them.
     """
@@ -57,7 +58,7 @@ class AnswerPipeline:
     ) -> None:
         self.steps = 0
         self.busy_s = 0.0
-        self._engine = engine
+        self.engine = engine
         self._score = score
         self._cpu_threads = cpu_threads
         self._commands: queue.SimpleQueue[tuple[Command, Future[Any]] | None] = queue.SimpleQueue()
@@ -79,7 +80,7 @@ class AnswerPipeline:
             Exception: whatever `command` raises.
         """
         if not self._threads:
-            return command(self._engine)
+            return command(self.engine)
         future: Future[T] = Future()
         self._commands.put((command, future))
         return future.result()
@@ -119,7 +120,7 @@ class AnswerPipeline:
     def _work_until(self, until: float) -> list[Answered]:
         groups: list[Answered] = []
         use_threads(self._cpu_threads)
-        while self._engine.num_unfinished and not groups and self._broken is None:
+        while self.engine.num_unfinished and not groups and self._broken is None:
             for request in self._step():
                 try:
                     group = self._score(request)
@@ -153,7 +154,7 @@ class AnswerPipeline:
     def _run_engine(self) -> None:
         use_threads(self._cpu_threads)
         while True:
-            idle = self._broken is not None or not self._engine.num_unfinished
+            idle = self._broken is not None or not self.engine.num_unfinished
             try:
                 item = self._commands.get(block=idle)
             except queue.Empty:
@@ -169,7 +170,7 @@ class AnswerPipeline:
         try:
             if self._broken is not None:
                 raise EngineError(f"the engine failed before: {self._broken}")
-            future.set_result(command(self._engine))
+            future.set_result(command(self.engine))
         except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
             future.set_exception(error)
 
@@ -186,7 +187,7 @@ class AnswerPipeline:
     def _step(self) -> list[FinishedRequest]:
         started = time.perf_counter()
         try:
-            return self._engine.step()
+            return self.engine.step()
         except Exception as error:  # noqa: BLE001 - whoever collects is told
             self._broken = error
             return []

@@ -56,7 +56,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         )
         self._engine: InferenceEngine | None = None
         self._pipeline: AnswerPipeline | None = None
-        self._pipeline_engine: InferenceEngine | None = None
         self._open: dict[str, tuple[ProblemRef, Prompt]] = {}
         self._requests = 0
         self._stream: ProblemStream | None = None
@@ -242,9 +241,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """The pipeline; made when first needed, of whichever engine there is then."""
         if self._engine is None:
             raise EngineError("this runner has no engine: the remote runners have them")
-        if self._pipeline is None or self._pipeline_engine is not self._engine:
+        if self._pipeline is None or self._pipeline.engine is not self._engine:
             self._open.clear()
-            self._pipeline_engine = self._engine
             self._pipeline = AnswerPipeline(
                 self._engine,
                 self._score,

@@ -14,11 +14,9 @@ from typing import Any, Protocol
 import ray
 
 from rllib_dapo.sampling_job import RunnerReply, SamplingJob
+from rllib_dapo.weight_sync.interface import LOCAL_RUNNER
 
 logger = logging.getLogger(__name__)
-
-LOCAL = 0
-"""The number of RLlib's local runner; remote ones count from 1."""
 
 _COLLECT, _PING = "dapo collect", "dapo ping"
 # How long to wait for replies at once: RLlib waits for *all* of them or this time.
@@ -67,7 +65,7 @@ class LocalCalls:
 
     def alive(self) -> list[int]:
         """It lives as long as this process."""
-        return [LOCAL]
+        return [LOCAL_RUNNER]
 
     def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
         """Note the call; it is made in `replies`."""
@@ -81,12 +79,12 @@ class LocalCalls:
         if self._asked is None:
             return []
         (job, seconds), self._asked = self._asked, None
-        return [(LOCAL, self._runner.collect(job, seconds=seconds))]
+        return [(LOCAL_RUNNER, self._runner.collect(job, seconds=seconds))]
 
     def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
         """Call a method; whatever it raises is raised here."""
         getattr(self._runner, method)(**kwargs)
-        return [LOCAL]
+        return [LOCAL_RUNNER]
 
     def kill(self, runner: int) -> None:
         """There is nothing to start it again."""

@@ -19,12 +19,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 from rllib_dapo.errors import EngineError
-from rllib_dapo.runner_calls import LOCAL, RunnerCalls
+from rllib_dapo.runner_calls import RunnerCalls
 from rllib_dapo.runner_state import RunnerState
 from rllib_dapo.sampling_job import RunnerReply, make_job
 from rllib_dapo.settings import DAPOSettings
 from rllib_dapo.text_episodes import failed_group
 from rllib_dapo.types import Group, ProblemRef
+from rllib_dapo.weight_sync.interface import LOCAL_RUNNER
 
 logger = logging.getLogger(__name__)
 
@@ -220,7 +221,7 @@ class RunnerPool:
                 groups.append(group)
         if reply.error is not None:
             raise EngineError(f"runner {number} failed: {reply.error}")
-        if reply.broken is not None and number == LOCAL:
+        if reply.broken is not None and number == LOCAL_RUNNER:
             raise EngineError(f"the engine failed: {reply.broken}")
         if reply.broken is not None:
             self._lose(number, "failed", reply.broken)
@@ -235,7 +236,7 @@ class RunnerPool:
         for number, runner in list(self._runners.items()):
             if number not in alive:
                 self._lose(number, "died", "its process died")
-            elif number != LOCAL and runner.open and now - runner.heard > patience:
+            elif number != LOCAL_RUNNER and runner.open and now - runner.heard > patience:
                 self._lose(number, "hung", f"no step in runner_timeout_s={patience:g} s")
         if len(self._runners) < self._size:
             self._back |= set(self._calls.returned())

@@ -81,7 +81,7 @@ def make() -> Iterator[Any]:
 
     yield make_pipeline
     for pipeline in made:
-        pipeline._engine.gate.set()
+        pipeline.engine.gate.set()
         pipeline.close()
         assert not any(thread.is_alive() for thread in pipeline._threads)
 

@@ -17,8 +17,9 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager
 
 from rllib_dapo import runner_calls
-from rllib_dapo.runner_calls import LOCAL, LocalCalls, RemoteCalls
+from rllib_dapo.runner_calls import LocalCalls, RemoteCalls
 from rllib_dapo.sampling_job import RunnerReply
+from rllib_dapo.weight_sync.interface import LOCAL_RUNNER
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find it
 
@@ -162,12 +163,12 @@ def test_nobody_spins_while_there_is_nothing_to_wait_for(calls, monkeypatch):
 
 def test_the_local_runner_works_when_its_reply_is_waited_for():
     calls = LocalCalls(Runner())
-    assert calls.alive() == [LOCAL]
+    assert calls.alive() == [LOCAL_RUNNER]
     assert calls.replies() == []
-    assert calls.start(LOCAL, None, 0.0)
-    assert not calls.start(LOCAL, None, 0.0)
+    assert calls.start(LOCAL_RUNNER, None, 0.0)
+    assert not calls.start(LOCAL_RUNNER, None, 0.0)
     ((number, reply),) = calls.replies()
-    assert (number, reply.steps) == (LOCAL, os.getpid())
+    assert (number, reply.steps) == (LOCAL_RUNNER, os.getpid())
     assert calls.replies() == []
-    assert calls.call("withdraw", [LOCAL], 1.0) == [LOCAL]
+    assert calls.call("withdraw", [LOCAL_RUNNER], 1.0) == [LOCAL_RUNNER]
     assert calls.returned() == []

@@ -17,11 +17,12 @@ from strategies import make_group
 
 from rllib_dapo import runner_pool
 from rllib_dapo.errors import EngineError
-from rllib_dapo.runner_calls import LOCAL, LocalCalls
+from rllib_dapo.runner_calls import LocalCalls
 from rllib_dapo.runner_pool import RunnerPool
 from rllib_dapo.sampling_job import RunnerReply, SamplingJob
 from rllib_dapo.settings import DAPOSettings
 from rllib_dapo.types import Group, ProblemRef
+from rllib_dapo.weight_sync.interface import LOCAL_RUNNER
 
 pytestmark = pytest.mark.timeout(20)  # a pool that waits for a dead runner waits for ever
 
@@ -440,7 +441,7 @@ def local_pool(runner: Runner) -> RunnerPool:
 
 def test_the_local_runner_answers_like_a_remote_one():
     pool = local_pool(Runner())
-    assert pool.runners == [LOCAL]
+    assert pool.runners == [LOCAL_RUNNER]
     pool.ask(refs(5))
     groups = []
     while pool.under_way:
@@ -463,4 +464,4 @@ def test_the_local_runner_is_not_given_up_for_being_slow(monkeypatch):
     pool.ask(refs(1))
     for _ in range(5):
         assert pool.poll() == []
-    assert pool.runners == [LOCAL]
+    assert pool.runners == [LOCAL_RUNNER]

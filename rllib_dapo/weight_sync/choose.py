@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from rllib_dapo.choices import WeightSyncChoice
 from rllib_dapo.engine.place import Place
 from rllib_dapo.errors import refuse
 
-WeightSyncChoice = Literal["auto", "object_store", "cuda_ipc", "nccl"]
 Transport = Literal["in_process", "object_store", "cuda_ipc", "nccl"]
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_dapo.engine.place import Place, place_of
-from rllib_dapo.errors import EngineError, TrainingError
+from rllib_dapo.errors import EngineError
 from rllib_dapo.weight_sync.parity import learner_logprobs, probe_text
 
 _T = TypeVar("_T")
@@ -36,15 +36,9 @@ def ask_learners(learner_group: Any, function: Callable[[Any], _T]) -> list[_T]:
         TrainingError: a learner is lost; what they do together would wait for it.
         EngineError: the function raised in one of them.
     """
-    results = list(learner_group.foreach_learner(partial(_guarded, function=function)))
-    if lost := [result for result in results if not result.ok]:
-        raise TrainingError(
-            f"{len(lost)} of {len(results)} learners were lost while weights were sent "
-            f"({lost[0].get()}); restore the last checkpoint"
-        )
+    # `DAPOLearnerGroup` calls all or none, and raises if one is lost.
+    results = learner_group.foreach_learner(partial(_guarded, function=function))
     answers = [result.get() for result in results]
-    if missing := len(learner_group) - len(answers) if learner_group.is_remote else 0:
-        raise TrainingError(f"{missing} learners are lost; restore the last checkpoint")
     for answer in answers:
         if isinstance(answer, LearnerFailure):
             raise EngineError(f"weights could not be sent: {answer.reason}")

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
+from rllib_dapo.choices import WeightSyncChoice
 from rllib_dapo.weight_sync.checks import SyncChecks
-from rllib_dapo.weight_sync.choose import WeightSyncChoice, choose_transport
+from rllib_dapo.weight_sync.choose import choose_transport
 from rllib_dapo.weight_sync.interface import LOCAL_RUNNER, Runners, WeightSync
 from rllib_dapo.weight_sync.learners import learner_places
 from rllib_dapo.weight_sync.object_store import ObjectStoreSync

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import ray
 import torch
 
@@ -104,9 +103,7 @@ def _offer(learner: Any, *, with_checks: bool, by_reference: bool, in_store: boo
     checksums = None
     if with_checks:
         checksums = {
-            name.removeprefix(CAUSAL_LM_PREFIX): checksum(torch.as_tensor(np.asarray(value)))
-            if not isinstance(value, torch.Tensor)
-            else checksum(value)
+            name.removeprefix(CAUSAL_LM_PREFIX): checksum(torch.as_tensor(value))
             for name, value in weights.items()
         }
     kept = ray.put(weights) if in_store else weights
