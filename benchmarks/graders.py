@@ -25,8 +25,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from rllib_dapo.rewards.pool import PoolSettings, shared_pool
-from rllib_dapo.rewards.verify import grade, grade_all
+from rllib_dapo.rewards.grading.grade import grade, grade_all
+from rllib_dapo.rewards.grading.pool import PoolSettings, shared_pool
 
 Pairs = list[tuple[str, str]]
 _REASONING = "We compute step by step, carrying the result along. " * 20

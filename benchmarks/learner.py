@@ -55,7 +55,7 @@ def save_model(folder: Path, *, hidden: int, layers: int) -> Path:
 
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    from rllib_dapo.model import model_path
+    from rllib_dapo.model.facts import model_path
 
     torch.manual_seed(0)
     config = Qwen2Config(
@@ -127,8 +127,8 @@ def make_step(
 ) -> tuple[Any, Callable[[], None]]:
     """A learner, and a function that lets it do one optimizer step on the batch."""
     from rllib_dapo import DAPOConfig
-    from rllib_dapo.registration import make_env
-    from rllib_dapo.rl_batch import to_multi_agent_batch
+    from rllib_dapo.algorithm.registration import make_env
+    from rllib_dapo.learner.rl_batch import to_multi_agent_batch
 
     env = "rllib_dapo/Arithmetic-v0"
     config = (
@@ -153,7 +153,7 @@ def bare_step(learner: Any, batch: Any) -> Callable[[], None]:
     """The learner's own packed micro-batches through its model, with the plainest loss."""
     from ray.rllib.core import DEFAULT_MODULE_ID
 
-    from rllib_dapo.ops.batching import select
+    from rllib_dapo.model.batching import select
 
     model = learner.module[DEFAULT_MODULE_ID].causal_lm
     layout = learner._layout
@@ -248,7 +248,7 @@ class Peak:
 
 def logprobs_once(how: str, tokens: int, vocabulary: int) -> None:
     """Forward and backward once; prints by how many MiB the peak rose."""
-    from rllib_dapo.ops.logprobs import token_logprobs_and_entropy, tokens_at_once
+    from rllib_dapo.losses.logprobs import token_logprobs_and_entropy, tokens_at_once
 
     torch.manual_seed(0)
     hidden = torch.randn(tokens, HIDDEN, requires_grad=True)

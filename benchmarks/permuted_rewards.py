@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rllib_dapo.dapo import DAPO
-from rllib_dapo.dapo_config import DAPOConfig
-from rllib_dapo.experiment_file import load_experiments
+from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPO
+from rllib_dapo.cli.experiment_file import load_experiments
 from rllib_dapo.types import Group
 
 

@@ -76,8 +76,8 @@ def measure_groups(options: argparse.Namespace) -> Any:
     from rollout_env import SignalRateEnv
     from rollout_speed import engine_config
 
-    from rllib_dapo.runner_calls import LocalCalls
-    from rllib_dapo.runner_pool import RunnerPool
+    from rllib_dapo.rollout.runner_calls import LocalCalls
+    from rllib_dapo.rollout.runner_pool import RunnerPool
 
     start_ray()
     config = engine_config(problems=16, dynamic_sampling=True)
@@ -99,9 +99,9 @@ def measure_cluster(options: argparse.Namespace) -> Any:
     from rollout_driver import scripted_config
     from rollout_virtual import VirtualCalls
 
-    from rllib_dapo.engine.answer_lengths import AnswerLengths
-    from rllib_dapo.engine.scripted import StepTime
-    from rllib_dapo.runner_pool import RunnerPool
+    from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
+    from rllib_dapo.rollout.engine.scripted import StepTime
+    from rllib_dapo.rollout.runner_pool import RunnerPool
 
     engine = {
         "lengths": AnswerLengths(median=125, sigma=0.8, endless=0.03),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllib_dapo.rollouts import RolloutBatch, Rollouts
+from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
 
 
 def settled_batch(rollouts: Rollouts) -> RolloutBatch:

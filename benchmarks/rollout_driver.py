@@ -13,14 +13,14 @@ from rollout_env import SignalRateEnv
 from rollout_hosts import HostedRunnerGroup, ScriptedRunner
 
 from rllib_dapo import DAPOConfig
-from rllib_dapo.engine.answer_lengths import AnswerLengths
-from rllib_dapo.engine.scripted import StepTime
-from rllib_dapo.problem_source import ProblemSource
-from rllib_dapo.rollout_metrics import batch_metrics
-from rllib_dapo.rollouts import RolloutBatch, Rollouts
-from rllib_dapo.runner_calls import RemoteCalls
-from rllib_dapo.runner_pool import RunnerPool
-from rllib_dapo.sampling.token_batch import RewardShaping, make_token_batch
+from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
+from rllib_dapo.rollout.engine.scripted import StepTime
+from rllib_dapo.rollout.metrics import batch_metrics
+from rllib_dapo.rollout.problem_source import ProblemSource
+from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
+from rllib_dapo.rollout.runner_calls import RemoteCalls
+from rllib_dapo.rollout.runner_pool import RunnerPool
+from rllib_dapo.rollout.token_batch import RewardShaping, make_token_batch
 
 LENGTHS = AnswerLengths(median=2000, sigma=0.8, endless=0.03)
 LIMIT = 8192  # tokens

@@ -21,10 +21,10 @@ from typing import Any
 
 from rollout_batches import settled_batch
 
-from rllib_dapo.problem_source import ProblemSource
-from rllib_dapo.rollouts import Rollouts
-from rllib_dapo.runner_pool import RunnerPool
-from rllib_dapo.sampling.verdicts import classify
+from rllib_dapo.rollout.group_filter import classify
+from rllib_dapo.rollout.problem_source import ProblemSource
+from rllib_dapo.rollout.rollouts import Rollouts
+from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.types import Group
 
 VARIANTS = ("streaming", "streaming, partial", "rounds of N", "rounds to fit")

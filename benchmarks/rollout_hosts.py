@@ -18,9 +18,9 @@ import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.actor_manager import FaultTolerantActorManager
 
-from rllib_dapo.dapo_env_runner import DAPOEnvRunner
-from rllib_dapo.engine.scripted import ScriptedEngine
-from rllib_dapo.model import load_tokenizer
+from rllib_dapo.model.facts import load_tokenizer
+from rllib_dapo.rollout.engine.scripted import ScriptedEngine
+from rllib_dapo.rollout.env_runner import DAPOEnvRunner
 
 
 class ScriptedRunner(DAPOEnvRunner):

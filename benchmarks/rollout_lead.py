@@ -13,9 +13,9 @@ from typing import Any
 from rollout_driver import scripted_config
 from rollout_hosts import ScriptedRunner
 
-from rllib_dapo.dapo_torch_learner import DAPOTorchLearner
-from rllib_dapo.engine.answer_lengths import AnswerLengths
-from rllib_dapo.engine.scripted import StepTime
+from rllib_dapo.learner.torch_learner import DAPOTorchLearner
+from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
+from rllib_dapo.rollout.engine.scripted import StepTime
 
 TOKENS = 60  # of every answer
 

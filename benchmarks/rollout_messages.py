@@ -8,8 +8,8 @@ import numpy as np
 from ray import cloudpickle
 from ray.rllib.utils.actor_manager import _method_caller
 
-from rllib_dapo.engine.base import Sampling
-from rllib_dapo.sampling_job import RunnerReply, SamplingJob
+from rllib_dapo.rollout.engine.base import Sampling
+from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from rollout_batches import settled_batch
 
 from rllib_dapo import DAPOConfig
-from rllib_dapo.problem_source import ProblemSource
-from rllib_dapo.sampling_job import answer_seed, make_job
+from rllib_dapo.rollout.problem_source import ProblemSource
+from rllib_dapo.rollout.sampling_job import answer_seed, make_job
 from rllib_dapo.types import ProblemRef
 
 Measured = tuple[float, float, int]
@@ -84,9 +84,9 @@ def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
     """Tokens/s and CPU seconds of each batch but the first, by variant."""
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
-    from rllib_dapo.rollouts import Rollouts
-    from rllib_dapo.runner_calls import LocalCalls, RemoteCalls
-    from rllib_dapo.runner_pool import RunnerPool
+    from rllib_dapo.rollout.rollouts import Rollouts
+    from rllib_dapo.rollout.runner_calls import LocalCalls, RemoteCalls
+    from rllib_dapo.rollout.runner_pool import RunnerPool
 
     config = engine_config(problems=problems).env_runners(num_env_runners=int(remote))
     group = EnvRunnerGroup(config=config, local_env_runner=not remote)

@@ -11,14 +11,14 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
+from rllib_dapo.algorithm.registration import make_env
+from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.prompts import PromptRenderer
-from rllib_dapo.engine.base import FinishedRequest
-from rllib_dapo.engine.scripted import ScriptedEngine
-from rllib_dapo.model import load_tokenizer, model_facts
-from rllib_dapo.prompting import make_renderer
-from rllib_dapo.registration import make_env
-from rllib_dapo.sampling_job import RunnerReply, SamplingJob, answer_seed
-from rllib_dapo.text_episodes import TextEpisodes
+from rllib_dapo.model.facts import load_tokenizer, model_facts
+from rllib_dapo.rollout.engine.base import FinishedRequest
+from rllib_dapo.rollout.engine.scripted import ScriptedEngine
+from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, answer_seed
+from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
 

@@ -27,13 +27,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rllib_dapo.engine.base import CAUSAL_LM_PREFIX
-from rllib_dapo.engine.checksums import checksum
-from rllib_dapo.engine.shared_tensors import open_shared_tensors, shared_tensors
-from rllib_dapo.engine.vllm import VLLMEngine
-from rllib_dapo.model import model_path
-from rllib_dapo.weight_sync.parity import probe_text
-from rllib_dapo.weight_sync.source import LearnerWeights
+from rllib_dapo.algorithm.weight_sync.parity import probe_text
+from rllib_dapo.algorithm.weight_sync.source import LearnerWeights
+from rllib_dapo.model.facts import model_path
+from rllib_dapo.rollout.engine.base import CAUSAL_LM_PREFIX
+from rllib_dapo.rollout.engine.checksums import checksum
+from rllib_dapo.rollout.engine.shared_tensors import open_shared_tensors, shared_tensors
+from rllib_dapo.rollout.engine.vllm import VLLMEngine
 
 
 def random_model(folder: Path, hidden: int, layers: int) -> str:

@@ -18,8 +18,8 @@ from rllib_dapo.data.problems import load_problems
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.rewards.pool import read_limits
-from rllib_dapo.rewards.verify import find_grader, parse_gold
+from rllib_dapo.rewards.grading.grade import find_grader, parse_gold
+from rllib_dapo.rewards.grading.pool import read_limits
 
 AUTO = "auto"
 """The grader that the data choose."""

@@ -20,7 +20,7 @@ from rllib_dapo.envs.curriculum import level_at, read_levels
 from rllib_dapo.envs.reasoning_gym_tasks import TASKS, check_task
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.rewards.verify import grade_robust, parse_gold
+from rllib_dapo.rewards.grading.grade import grade_robust, parse_gold
 
 Split = Literal["train", "validation"]
 

@@ -13,7 +13,8 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-from rllib_dapo import metrics, settings
+from rllib_dapo import metrics
+from rllib_dapo.settings import general as settings
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -27,8 +28,7 @@ them under `ray/tune/`. RLlib adds its own (`timers`, `perf`, counters of traine
 
 SETTINGS_HEAD = """# Settings
 
-Made from `rllib_dapo/settings.py`, `rollout_settings.py` and `learner_settings.py`. They are keys
-of `config:` in a YAML file, and arguments of
+Made from `rllib_dapo/settings/`. They are keys of `config:` in a YAML file, and arguments of
 `DAPOConfig().training(…)`. RLlib's own settings keep their names; the ones used most:
 
 | setting | default | meaning |

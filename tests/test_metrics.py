@@ -9,9 +9,9 @@ import pytest
 from strategies import make_group
 
 from rllib_dapo import metrics
-from rllib_dapo.rollout_metrics import batch_metrics, demand_metrics, evaluation_metrics
-from rllib_dapo.sampling.batch_progress import Progress
-from rllib_dapo.sampling.token_batch import RewardShaping
+from rllib_dapo.rollout.batch_progress import Progress
+from rllib_dapo.rollout.metrics import batch_metrics, demand_metrics, evaluation_metrics
+from rllib_dapo.rollout.token_batch import RewardShaping
 from rllib_dapo.types import Group
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"

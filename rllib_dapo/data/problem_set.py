@@ -13,7 +13,7 @@ import numpy as np
 
 from rllib_dapo.data.schemas import Messages, RowError, Schema, detect_schema
 from rllib_dapo.errors import DataError
-from rllib_dapo.rewards.verify import parse_gold
+from rllib_dapo.rewards.grading.grade import parse_gold
 from rllib_dapo.types import IntArray
 
 _log = logging.getLogger(__name__)

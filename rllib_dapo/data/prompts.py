@@ -16,8 +16,8 @@ from typing import Any, Protocol, get_args
 
 import numpy as np
 
-from rllib_dapo.choices import ChatMode
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.settings.choices import ChatMode
 from rllib_dapo.types import IntArray, Prompt
 
 TEMPLATES: Mapping[str, str] = MappingProxyType(

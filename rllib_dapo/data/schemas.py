@@ -14,8 +14,8 @@ from decimal import Decimal
 from typing import Any
 
 from rllib_dapo.errors import DataError
-from rllib_dapo.rewards.extract import last_box
-from rllib_dapo.rewards.verify import parse_gold
+from rllib_dapo.rewards.grading.extract import last_box
+from rllib_dapo.rewards.grading.grade import parse_gold
 
 Messages = list[dict[str, str]]
 """A chat: dicts with `role` and `content`, in order."""

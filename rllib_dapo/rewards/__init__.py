@@ -1,1 +1,1 @@
-"""From an answer's text to its reward."""
+"""From a completion's text to its reward."""

@@ -1,0 +1,1 @@
+"""DAPO as an RLlib algorithm: configuration, training step, checks, weight sync."""

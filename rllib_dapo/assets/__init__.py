@@ -1,1 +1,0 @@
-"""Files that ship with the package: the embedded base model."""

@@ -1,0 +1,1 @@
+"""The `rllib` command: experiment files, console, transform-dataset."""

@@ -1,0 +1,137 @@
+"""Everything that can be wrong with an experiment, found before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rllib_dapo.cli import search_space
+from rllib_dapo.cli.experiment_file import Experiment, nearest
+from rllib_dapo.cli.tuner import build_scheduler
+from rllib_dapo.errors import DAPOError, ExperimentFileError, SettingError
+
+# What one sets to ask for less of a resource.
+_KNOBS = {
+    "CPU": "num_env_runners, num_cpus_per_env_runner, num_learners, num_cpus_per_learner, "
+    "evaluation_num_env_runners or num_cpus_for_main_process",
+    "GPU": "num_env_runners, num_gpus_per_env_runner, num_learners or num_gpus_per_learner",
+}
+
+
+def algorithm_class(experiment: Experiment) -> type[Any]:
+    """The algorithm an experiment names.
+
+    Raises:
+        ExperimentFileError: no algorithm has this name.
+    """
+    if isinstance(experiment.run, type):
+        return experiment.run
+    from ray.rllib.algorithms.registry import ALGORITHMS
+    from ray.tune.error import TuneError
+    from ray.tune.registry import get_trainable_cls
+
+    from rllib_dapo.algorithm.registration import register
+
+    register()
+    try:
+        found: type[Any] = get_trainable_cls(experiment.run)
+    except TuneError as error:
+        hint = nearest(experiment.run, ["DAPO", *ALGORITHMS])
+        message = f"no algorithm `{experiment.run}`; {hint}"
+        raise ExperimentFileError(experiment.located(message, key="run")) from error
+    return found
+
+
+def validate(experiment: Experiment) -> list[Any]:
+    """Build and check the config of every variant, without starting Ray.
+
+    Of more than `search_space.MAX_VARIANTS` combinations, each value is checked once.
+
+    Returns:
+        the algorithm configs, one for each variant checked.
+
+    Raises:
+        ExperimentFileError: with the line of the setting at fault.
+    """
+    algorithm = algorithm_class(experiment)
+    _check_restore(experiment)
+    build_scheduler(experiment)
+    configs = []
+    try:
+        for variant in search_space.variants(dict(experiment.config)):
+            config = algorithm.get_default_config()
+            config.update_from_dict(variant)
+            config.validate()
+            configs.append(config)
+    except SettingError as error:
+        raise ExperimentFileError(experiment.located(str(error), error.setting)) from error
+    # RLlib's own checks raise these, and so does passing a setting of the wrong kind.
+    except (DAPOError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ExperimentFileError(experiment.located(f"{error}")) from error
+    return configs
+
+
+def _check_restore(experiment: Experiment) -> None:
+    """Raise ExperimentFileError if the checkpoint to start from is not there."""
+    if experiment.restore and not Path(experiment.restore).expanduser().is_dir():
+        raise ExperimentFileError(
+            experiment.located(
+                f"no checkpoint folder {experiment.restore!r}; `restore` wants a folder of this "
+                "machine, relative to where the command is given",
+                key="restore",
+            )
+        )
+
+
+def check_resources(
+    bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, float]]
+) -> None:
+    """Refuse a trial that the cluster can never hold; Ray would leave it PENDING for ever.
+
+    Args:
+        bundles: what the trial asks for; one bundle must fit on one node.
+        nodes: what each node has in total.
+
+    Raises:
+        SettingError: names the resource, both numbers and the settings to change.
+    """
+    for name in sorted({name for bundle in bundles for name in bundle}):
+        asked = sum(bundle.get(name, 0) for bundle in bundles)
+        there = sum(node.get(name, 0) for node in nodes)
+        knobs = _KNOBS.get(name, f"what asks for {name!r} in the config")
+        if asked > there:
+            raise SettingError(
+                f"a trial asks for {asked:g} {name} and the cluster has {there:g}; lower {knobs}"
+                + (", or raise --ray-num-cpus" if name == "CPU" else "")
+            )
+        largest = max((bundle.get(name, 0) for bundle in bundles), default=0)
+        if largest > max((node.get(name, 0) for node in nodes), default=0):
+            raise SettingError(
+                f"one worker asks for {largest:g} {name}, more than any machine has; lower {knobs}"
+            )
+
+
+def trial_request(
+    experiment: Experiment, nodes: Sequence[Mapping[str, float]] | None
+) -> list[dict[str, float]]:
+    """Check what every variant asks for against the cluster; returns the first request.
+
+    Args:
+        experiment: one that passed `validate`.
+        nodes: what each node has in total; None to check nothing.
+
+    Raises:
+        ExperimentFileError: the cluster can never hold it.
+    """
+    algorithm = algorithm_class(experiment)
+    requests: list[list[dict[str, float]]] = [
+        algorithm.default_resource_request(variant).bundles
+        for variant in search_space.variants(dict(experiment.config))
+    ]
+    try:
+        for request in requests if nodes is not None else ():
+            check_resources(request, nodes or ())
+    except SettingError as error:
+        raise ExperimentFileError(experiment.located(str(error), key="config")) from error
+    return requests[0]

@@ -1,0 +1,229 @@
+"""What one sees in the terminal during `rllib train`: a line for each iteration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ray.tune import Callback
+from rich.console import Console
+from rich.markup import escape
+
+from rllib_dapo.cli.progress_line import StatusLine
+from rllib_dapo.metrics import EVALUATION, INITIAL_EVALUATION, LEARNER, ROLLOUT
+
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid
+
+    from rllib_dapo.cli.experiment_file import Experiment
+
+MISSING = "–"
+HEADER_EVERY = 20
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table.
+
+    Args:
+        header: at most as wide as the values should be.
+        key: where the value is in the result, `/` between levels.
+        format: for `format()`: of a number.
+        width: characters.
+    """
+
+    header: str
+    key: str
+    format: str = ".3f"
+    width: int = 7
+
+    def show(self, result: Mapping[str, Any]) -> str:
+        """The value in `result`, or a dash; never an error: a line is not worth a run."""
+        value = lookup(result, self.key)
+        if isinstance(value, bool) or not hasattr(value, "__float__"):
+            return MISSING
+        number = float(value)
+        if math.isnan(number):
+            return MISSING
+        return format(number, self.format)
+
+
+# In order of importance: a narrow terminal shows the first ones that fit.
+DAPO_COLUMNS = (
+    Column("iter", "training_iteration", ".0f", 5),
+    Column("acc", f"{ROLLOUT}/accuracy", ".1%"),
+    Column("held-out", f"{EVALUATION}/accuracy", ".1%", 8),
+    Column("return", f"{ROLLOUT}/episode_return_mean", ".2f"),
+    Column("s", "time_this_iter_s", ".1f", 6),
+    Column("length", f"{ROLLOUT}/response_length_mean", ".1f"),
+    Column("cut", f"{ROLLOUT}/truncated_share", ".1%", 6),
+    Column("entropy", f"{LEARNER}/entropy"),
+    Column("clip+", f"{LEARNER}/clip_share_high", ".2%"),
+    Column("clip-", f"{LEARNER}/clip_share_low", ".2%"),
+    Column("kept", f"{ROLLOUT}/groups_kept", ".0f", 5),
+    Column("asked", f"{ROLLOUT}/groups_asked", ".0f", 6),
+    Column("reused", f"{ROLLOUT}/groups_reused", ".0f", 6),
+    Column("grad", f"{LEARNER}/grad_norm", ".2f", 6),
+    Column("gap", f"{LEARNER}/engine_gap_mean", ".0e", 6),
+    Column("tok/s", f"{ROLLOUT}/tokens_per_s", ".0f"),
+)
+OTHER_COLUMNS = (
+    Column("iter", "training_iteration", ".0f", 5),
+    Column("return", "env_runners/episode_return_mean", ".2f", 9),
+    Column("eval", "evaluation/env_runners/episode_return_mean", ".2f", 9),
+    Column("length", "env_runners/episode_len_mean", ".1f", 9),
+    Column("steps", "num_env_steps_sampled_lifetime", ".0f", 10),
+    Column("s", "time_this_iter_s", ".1f"),
+)
+
+
+def lookup(result: Mapping[str, Any], key: str) -> Any:
+    """The value at `a/b`, nested or flat; None if it is not there."""
+    if key in result:
+        return result[key]
+    first, _, rest = key.partition("/")
+    inner = result.get(first)
+    return lookup(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
+def columns_for(algorithm: str) -> tuple[Column, ...]:
+    """The columns of an algorithm."""
+    return DAPO_COLUMNS if algorithm == "DAPO" else OTHER_COLUMNS
+
+
+def fitting(columns: Sequence[Column], width: int | None) -> list[Column]:
+    """The columns that fit in `width` characters; all of them where it is None."""
+    shown: list[Column] = []
+    used = 0
+    for column in columns:
+        used += column.width + 1
+        if width is not None and used > width:
+            break
+        shown.append(column)
+    return shown
+
+
+_status = StatusLine()
+
+
+class IterationLines(Callback):
+    """Prints one line per iteration and trial, and a header every 20 lines.
+
+    Tune stores its callbacks with the experiment, so this holds plain data only.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = tuple(columns)
+        self.lines = 0
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Print the iteration's line."""
+        console = _console()
+        _status.clear()
+        if (before := lookup(result, f"{INITIAL_EVALUATION}/accuracy")) is not None:
+            pass_at_k = lookup(result, f"{INITIAL_EVALUATION}/pass_at_k")
+            k = lookup(result, f"{INITIAL_EVALUATION}/k")
+            console.print(
+                f"before training: {before:.1%} of held-out answers are right "
+                f"(pass@{k:.0f} {pass_at_k:.1%})"
+            )
+        prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""
+        width = console.width - len(prefix) if console.is_terminal else None
+        columns = fitting(self.columns, width)
+        if self.lines % HEADER_EVERY == 0:
+            header = " ".join(f"{c.header:>{c.width}}" for c in columns)
+            console.print(" " * len(prefix) + header, style="bold", soft_wrap=True)
+        values = " ".join(f"{c.show(result):>{c.width}}" for c in columns)
+        console.print(escape(prefix + values), soft_wrap=True)
+        self.lines += 1
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """Show how far the running trials' rollouts are."""
+        _status.show(trials)
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Take the progress away."""
+        _status.clear()
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Say that a failed trial is tried again."""
+        _console().print(f"trial {trial.trial_id} failed and is tried again", style="yellow")
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Say at once that a trial failed; the cause follows at the end."""
+        _status.clear()
+        _console().print(f"trial {trial.trial_id} failed", style="red")
+
+
+def iteration_callback(algorithm: str) -> IterationLines:
+    """The callback for trials of `algorithm`."""
+    return IterationLines(columns_for(algorithm))
+
+
+def announce(
+    experiment: Experiment,
+    config: Any,
+    bundles: Sequence[Mapping[str, float]],
+    path: str,
+    note: str | None = None,
+) -> None:
+    """Say what is about to run, with what, and where the results go."""
+    totals: dict[str, float] = {}
+    for bundle in bundles:
+        for name, amount in bundle.items():
+            totals[name] = totals.get(name, 0) + amount
+    # DAPO keeps the name of its model elsewhere than RLlib keeps its network settings.
+    model = getattr(config, "language_model", None) or getattr(config, "model", None)
+    stop = ", ".join(f"{key} ≥ {value:g}" for key, value in experiment.stop.items())
+    if experiment.time_budget_s:
+        stop += f"{' or ' if stop else ''}{experiment.time_budget_s:g} s"
+    _print_pairs(
+        {
+            "experiment": f"{experiment.name} ({experiment.run_name})",
+            "model": model if isinstance(model, str) else None,
+            "environment": getattr(config, "env", None),
+            "resources": ", ".join(f"{v:g} {k}" for k, v in sorted(totals.items()) if v)
+            + " per trial",
+            "stops at": stop or "ctrl-C (the file has no `stop`)",
+            "results": path,
+            "TensorBoard": f"tensorboard --logdir {path}",
+            "note": note,
+        }
+    )
+
+
+def _print_pairs(pairs: Mapping[str, Any]) -> None:
+    console = _console()
+    for name, value in pairs.items():
+        if value is not None:
+            console.print(f"[bold]{name:<12}[/] {escape(str(value))}", soft_wrap=True)
+
+
+def summarise(grid: ResultGrid, interrupted: bool = False) -> None:
+    """A line for each trial: how far it got, how long it took, its last checkpoint."""
+    console = _console()
+    for i in range(len(grid)):
+        result = grid[i]
+        metrics = result.metrics or {}
+        final = [
+            f"{column.header} {column.show(metrics)}"
+            for column in (*DAPO_COLUMNS[:3], OTHER_COLUMNS[1])
+            if column.show(metrics) != MISSING
+        ]
+        seconds = lookup(metrics, "time_total_s")
+        time = f"{seconds:.0f} s" if isinstance(seconds, int | float) else MISSING
+        checkpoint = result.checkpoint.path if result.checkpoint else "none"
+        finished = "[yellow]stopped[/]" if interrupted else "[green]done[/]"
+        state = "[red]failed[/]" if result.error else finished
+        trial = f" {lookup(metrics, 'trial_id')}:" if len(grid) > 1 else ""
+        line = f"{trial} {', '.join(final) or 'no result'}; {time}; checkpoint: {checkpoint}"
+        console.print(f"{state}{escape(line)}", soft_wrap=True)
+
+
+def _console() -> Console:
+    # Made anew each time: it follows a redirected stdout, and cannot be pickled.
+    return Console(highlight=False)

@@ -1,0 +1,1 @@
+"""The update: learner, learner group, micro-batches, learning-rate schedule."""

@@ -1,0 +1,1 @@
+"""The mathematics of the update as pure functions; torch and numpy only."""

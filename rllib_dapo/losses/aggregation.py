@@ -1,0 +1,148 @@
+"""How the tokens of a minibatch are averaged: the weight w_i of sequence i's tokens.
+
+    loss = − Σ_i Σ_t  w_i · objective_{i,t}
+
+    kept_lengths  -> |o_i|, the tokens of each response that are in the loss
+    loss_totals   -> counts of these; totals of parts add up to those of the whole
+    loss_weights  -> w_i, from a part's |o_i| and the totals of the *whole* minibatch
+
+The whole minibatch is that of all micro-batches of all learners. So the losses and
+gradients of any split add up to those of the whole, also where one group's answers are
+in several parts.
+"""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from rllib_dapo.errors import SettingError, TrainingError
+from rllib_dapo.settings.choices import Aggregation
+from rllib_dapo.types import BoolArray, IntArray
+
+
+def kept_lengths(
+    response_lengths: IntArray, loss_mask: BoolArray, token_mask: BoolArray
+) -> IntArray:
+    """|o_i|: how many tokens of each response are in the loss.
+
+    What is masked leaves numerator and denominator alike, as if it had never been sampled.
+
+    Args:
+        response_lengths: int64[B], tokens of each response.
+        loss_mask: bool[B], False for responses taken out as a whole.
+        token_mask: bool[sum(response_lengths)], False for single tokens taken out (those
+            with importance weight 0).
+
+    Returns:
+        int64[B]; 0 for masked responses and for those without a kept token.
+    """
+    owner = np.repeat(np.arange(len(response_lengths)), response_lengths)
+    kept = np.bincount(owner[token_mask], minlength=len(response_lengths))
+    return np.where(loss_mask, kept, 0).astype(np.int64)
+
+
+def loss_totals(lengths: IntArray, groups: IntArray, num_groups: int) -> IntArray:
+    """The counts that denominators are made of.
+
+    They are plain counts in fixed places: the totals of micro-batches and of learners
+    add up, element by element, to those of the whole minibatch.
+
+    Args:
+        lengths: int64[B], from `kept_lengths`.
+        groups: int64[B], which group (0 … num_groups − 1) each sequence belongs to.
+        num_groups: of the whole minibatch, the same for all its parts.
+
+    Returns:
+        int64[1 + num_groups]: sequences with a kept token, then the kept tokens of group
+        0, 1, ….
+
+    Raises:
+        TrainingError: a group number is not below `num_groups`.
+    """
+    outside = np.flatnonzero((groups < 0) | (groups >= num_groups))
+    if len(outside):
+        raise TrainingError(
+            f"groups[{outside[0]}]={groups[outside[0]]} is not one of num_groups={num_groups}: "
+            "count the groups of the whole minibatch, on all learners"
+        )
+    totals = np.zeros(1 + num_groups, dtype=np.int64)
+    totals[0] = np.count_nonzero(lengths)
+    np.add.at(totals, 1 + groups, lengths)
+    return totals
+
+
+def loss_weights(
+    aggregation: Aggregation,
+    lengths: IntArray,
+    groups: IntArray,
+    totals: IntArray,
+    *,
+    max_length: int,
+) -> npt.NDArray[np.float64]:
+    """The weight w_i of every kept token of sequence i.
+
+    ```
+    token_mean         1 / Σ_j |o_j|                     DAPO, Eq. 12, as its recipe
+    sequence_mean      1 / (B · |o_i|)                   GRPO (Eq. 5 of DAPO)
+    constant           1 / (B · L_max)                   Dr. GRPO, arXiv 2503.20783
+    group_token_mean   1 / (N · Σ_{j in g(i)} |o_j|)     DAPO, Eqs. 8 and 12 literally
+    ```
+
+    |o_i| counts kept tokens; B the sequences and N the groups that have one; g(i) is the
+    group of i. All sums run over the whole minibatch. Sequences without a kept token are
+    in none of them: masking a response gives the same loss as never having sampled it.
+
+    DAPO's Eq. 12 is the token mean of *one* group, inside an expectation over questions:
+    `group_token_mean`. Its recipe takes one mean over all tokens of the minibatch instead:
+    `token_mean`, where groups with long answers weigh more.
+
+    Dr. GRPO leaves the division by |o_i| out; L_max is its constant. All weights but its
+    own sum to 1 over the tokens.
+
+    Args:
+        aggregation: which weights.
+        lengths: int64[B], `kept_lengths` of the sequences here.
+        groups: int64[B], their groups.
+        totals: int64[1 + num_groups], the sum of `loss_totals` over all parts of the
+            minibatch.
+        max_length: L_max, tokens; for `constant` only.
+
+    Returns:
+        float64[B], 0 for sequences without a kept token. All 0 (no NaN) if nothing is kept.
+
+    Raises:
+        SettingError: unknown `loss_aggregation`, or `constant` with L_max below 1.
+    """
+    sequences, group_tokens = totals[0], totals[1:]
+    match aggregation:
+        case "token_mean":
+            denominators = np.full(len(lengths), group_tokens.sum())
+        case "sequence_mean":
+            denominators = sequences * lengths
+        case "constant":
+            denominators = np.full(len(lengths), sequences * _positive(max_length))
+        case "group_token_mean":
+            denominators = np.count_nonzero(group_tokens) * group_tokens[groups]
+        case _:
+            raise SettingError(
+                f"loss_aggregation={aggregation!r} is unknown: use one of "
+                f"{', '.join(get_args(Aggregation))}",
+                "loss_aggregation",
+            )
+    weights = np.zeros(len(lengths), dtype=np.float64)
+    np.divide(1.0, denominators, out=weights, where=lengths > 0)
+    return weights
+
+
+def _positive(max_length: int) -> int:
+    """L_max, refused if it cannot be divided by."""
+    if max_length < 1:
+        raise SettingError(
+            f"max_response_length={max_length}: loss_aggregation='constant' divides by it; use 1 "
+            "or more",
+            "max_response_length",
+        )
+    return max_length

@@ -1,0 +1,1 @@
+"""The policy: loading, LoRA, packed attention, sharding, the embedded base model."""

@@ -1,0 +1,92 @@
+"""A trained policy as a folder that transformers or peft loads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from torch import Tensor
+
+from rllib_dapo.errors import SettingError
+from rllib_dapo.model.facts import load_tokenizer, model_path
+from rllib_dapo.model.lora import add_lora, save_adapter
+from rllib_dapo.rollout.engine.base import CAUSAL_LM_PREFIX
+
+
+def export_model(algorithm: Any, folder: Path | str) -> Path:
+    """Write the trained model and its tokenizer as a Hugging Face folder, in float32.
+
+    Adapters are added into the weights; shards are gathered.
+
+    Args:
+        algorithm: a `DAPO`, trained or restored.
+        folder: made if it is not there.
+
+    Returns:
+        The folder.
+    """
+    config = algorithm.config
+    model = _plain_model(config)
+    model.load_state_dict(_state(algorithm, inference_only=True))
+    model.save_pretrained(folder)
+    _tokenizer(config).save_pretrained(folder)
+    return Path(folder)
+
+
+def export_adapter(algorithm: Any, folder: Path | str) -> Path:
+    """Write the trained adapter as a peft folder.
+
+    Args:
+        algorithm: a `DAPO` with `lora_rank`.
+        folder: made if it is not there.
+
+    Returns:
+        The folder.
+
+    Raises:
+        SettingError: the run trains all weights.
+    """
+    config = algorithm.config
+    if config.lora_rank is None:
+        raise SettingError(
+            "lora_rank=None: this run trains all weights and has no adapter; use export_model",
+            "lora_rank",
+        )
+    model = _plain_model(config)
+    layout = add_lora(
+        model,
+        rank=config.lora_rank,
+        alpha=config.lora_alpha,
+        target_modules=config.lora_target_modules,
+    )
+    save_adapter(model, folder, layout, _state(algorithm, inference_only=False))
+    _tokenizer(config).save_pretrained(folder)
+    return Path(folder)
+
+
+def _plain_model(config: Any) -> Any:
+    """The untrained model as it came, its configuration included."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        model_path(config.language_model),
+        dtype=torch.float32,
+        trust_remote_code=config.trust_remote_code,
+    )
+
+
+def _tokenizer(config: Any) -> Any:
+    path = model_path(config.language_model)
+    return load_tokenizer(path, trust_remote_code=config.trust_remote_code)
+
+
+def _state(algorithm: Any, *, inference_only: bool) -> dict[str, Tensor]:
+    """The learners' weights by the language model's own names."""
+    state = algorithm.learner_group.get_state(
+        components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=inference_only
+    )[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+    return {
+        name.removeprefix(CAUSAL_LM_PREFIX): torch.tensor(array) for name, array in state.items()
+    }

@@ -1,1 +1,0 @@
-"""The algorithm's mathematics: pure functions, no Ray and no vLLM."""

@@ -1,1 +1,0 @@
-"""Rewards by composition: the user's functions found, called within limits, added up."""

@@ -1,0 +1,294 @@
+"""Calls reward functions so that nothing they do harms the caller.
+
+Plain functions run in a daemon thread, coroutines in the event loop of one daemon thread
+that lives as long as the caller (clients kept between calls stay usable). What has not
+answered in time is left behind, and so is its thread: Python cannot end one. A few of those
+still running are an error, rather than ever more of them.
+
+A call that never lets go of the interpreter (a regular expression that explodes, one huge
+power) cannot be bounded from inside the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+from rllib_dapo.errors import RewardError
+from rllib_dapo.rewards.functions import RewardFunction
+
+MAX_HUNG = 4
+"""So many calls may be left behind and still running."""
+
+LARGEST_VALUE = 1e9
+"""Values beyond ± this are mistakes; their squares would drown a group's deviation."""
+
+_GRACE_S = 1.0
+
+FailureReason = Literal["raised", "timed_out", "bad_value", "wrong_length"]
+"""Why an answer got no value: the function `raised`; `timed_out`; gave a `bad_value` (None,
+NaN, infinite, huge, no number); or gave a group the `wrong_length` of values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An answer without a value.
+
+    Attributes:
+        reason: see `FailureReason`.
+        message: what happened, for people.
+    """
+
+    reason: FailureReason
+    message: str
+
+
+Outcome = float | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class AnswersToScore:
+    """What a function may know of the G answers to one problem; see `functions`.
+
+    Attributes:
+        problem: the problem as the environment posed it.
+        answers: the answers' texts.
+        infos: what the environment's `step` said of each.
+        truncated: which were cut at the length limit.
+        num_tokens: their lengths.
+    """
+
+    problem: str
+    answers: Sequence[str]
+    infos: Sequence[Mapping[str, Any]]
+    truncated: Sequence[bool]
+    num_tokens: Sequence[int]
+
+    def arguments(self, function: RewardFunction) -> Iterator[tuple[Any, dict[str, Any]]]:
+        """The first argument and the keywords of each call; copies, theirs to change."""
+        if function.batched:
+            everything: dict[str, Any] = {
+                "problem": self.problem,
+                "infos": [dict(info) for info in self.infos],
+                "truncated": list(self.truncated),
+                "num_tokens": list(self.num_tokens),
+            }
+            yield list(self.answers), {name: everything[name] for name in function.keywords}
+            return
+        for i, answer in enumerate(self.answers):
+            everything = {
+                "problem": self.problem,
+                "info": dict(self.infos[i]),
+                "truncated": self.truncated[i],
+                "num_tokens": self.num_tokens[i],
+            }
+            yield answer, {name: everything[name] for name in function.keywords}
+
+
+class RewardCalls:
+    """Calls functions one after the other; see the module.
+
+    Args:
+        timeout_s: seconds that one function may take for one group.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._hung: list[tuple[str, Callable[[], bool]]] = []  # name; is it still running
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+
+    def call(self, function: RewardFunction, group: AnswersToScore) -> list[Outcome]:
+        """One outcome for each answer, at most about `timeout_s` from now.
+
+        Raises:
+            RewardError: too many earlier calls still hang.
+        """
+        self._refuse_to_pile_up()
+        call = _Call(function, group)
+        if function.is_async:
+            self._call_in_loop(call)
+        else:
+            self._call_in_thread(call)
+        late = Failure("timed_out", f"took longer than reward_timeout_s={self.timeout_s:g}")
+        return [late if outcome is None else outcome for outcome in call.outcomes()]
+
+    def close(self) -> None:
+        """End the event loop; calls left behind go with the process."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop = self._loop_thread = None
+
+    def _refuse_to_pile_up(self) -> None:
+        self._hung = [(name, running) for name, running in self._hung if running()]
+        if len(self._hung) >= MAX_HUNG:
+            names = ", ".join(sorted({name for name, _ in self._hung}))
+            raise RewardError(
+                f"{len(self._hung)} calls of reward functions ({names}) did not end within "
+                f"reward_timeout_s={self.timeout_s:g} and still run. Give the function a time "
+                "limit of its own (of the request, of the subprocess), or raise reward_timeout_s"
+            )
+
+    def _call_in_thread(self, call: _Call) -> None:
+        thread = threading.Thread(
+            target=call.run, name=f"reward function {call.function.name}", daemon=True
+        )
+        thread.start()
+        thread.join(self.timeout_s)
+        if thread.is_alive():
+            call.abandoned.set()
+            self._hung.append((call.function.name, thread.is_alive))
+
+    def _call_in_loop(self, call: _Call) -> None:
+        loop, thread = self._running_loop()
+        grace_s = min(_GRACE_S, self.timeout_s)
+        done = asyncio.run_coroutine_threadsafe(call.run_async(self.timeout_s, grace_s), loop)
+        try:
+            stubborn = done.result(self.timeout_s + 2 * grace_s)
+        except TimeoutError:  # a coroutine blocks the whole loop: leave it, take a new one
+            call.abandoned.set()
+            self.close()
+            self._hung.append((call.function.name, thread.is_alive))
+            return
+        for task in stubborn:
+            self._hung.append((call.function.name, partial(_is_running, task)))
+
+    def _running_loop(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        if self._loop is None or self._loop_thread is None or not self._loop_thread.is_alive():
+            self._loop = asyncio.new_event_loop()
+            self._loop_thread = threading.Thread(
+                target=_serve, args=(self._loop,), name="reward functions", daemon=True
+            )
+            self._loop_thread.start()
+        return self._loop, self._loop_thread
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
+def _is_running(task: asyncio.Task[None]) -> bool:
+    return not task.done()
+
+
+class _Call:
+    """One function and one group, in whatever thread."""
+
+    def __init__(self, function: RewardFunction, group: AnswersToScore) -> None:
+        self.function = function
+        self.abandoned = threading.Event()
+        self._group = group
+        self._outcomes: list[Outcome | None] = [None] * len(group.answers)
+
+    def outcomes(self) -> list[Outcome | None]:
+        """A copy: a call left behind may still write."""
+        return list(self._outcomes)
+
+    def run(self) -> None:
+        """Call a plain function."""
+        for i, (first, keywords) in enumerate(self._group.arguments(self.function)):
+            if self.abandoned.is_set():
+                return
+            try:
+                self._keep(i, self.function.function(first, **keywords))
+            except BaseException as error:  # noqa: BLE001 - also SystemExit, in this thread
+                self._fail(i, error)
+
+    async def run_async(self, timeout_s: float, grace_s: float) -> set[asyncio.Task[None]]:
+        """Call a coroutine function, all calls of the group at once.
+
+        Args:
+            timeout_s: seconds until they are cancelled.
+            grace_s: seconds they then have to end.
+
+        Returns:
+            calls that went on although they were cancelled.
+        """
+        calls = enumerate(self._group.arguments(self.function))
+        tasks = [asyncio.ensure_future(self._await(i, first, more)) for i, (first, more) in calls]
+        if not tasks:
+            return set()
+        _, late = await asyncio.wait(tasks, timeout=timeout_s)
+        if not late:
+            return set()
+        self.abandoned.set()
+        for task in late:
+            task.cancel()
+        _, stubborn = await asyncio.wait(late, timeout=grace_s)
+        return stubborn
+
+    async def _await(self, i: int, first: Any, keywords: dict[str, Any]) -> None:
+        try:
+            self._keep(i, await self.function.function(first, **keywords))
+        except BaseException as error:  # noqa: BLE001 - SystemExit would end the loop
+            if not self.abandoned.is_set():
+                self._fail(i, error)
+
+    def _keep(self, i: int, result: Any) -> None:
+        """Read a result; here, because it too can raise or take for ever."""
+        if not self.function.batched:
+            self._outcomes[i] = read_value(result)
+            return
+        self._outcomes[:] = read_values(result, len(self._outcomes))
+
+    def _fail(self, i: int, error: BaseException) -> None:
+        failure = Failure("raised", _describe(error))
+        if self.function.batched:
+            self._outcomes[:] = [failure] * len(self._outcomes)
+        else:
+            self._outcomes[i] = failure
+
+
+def read_value(value: Any) -> Outcome:
+    """A number from what a function returned: Python's, numpy's or a tensor of one element."""
+    shown = _show(value)
+    if not isinstance(value, (bool, int, float)) and hasattr(value, "item"):
+        try:
+            value = value.item()
+        except (TypeError, ValueError, RuntimeError):
+            return Failure("bad_value", f"returned {shown}, more than one number")
+    if not isinstance(value, (bool, int, float)):
+        return Failure("bad_value", f"returned {shown}, not a number")
+    if not -LARGEST_VALUE <= value <= LARGEST_VALUE:  # NaN fails this too
+        return Failure("bad_value", f"returned {shown}; use a number up to ±{LARGEST_VALUE:g}")
+    return float(value)
+
+
+def read_values(values: Any, count: int) -> list[Outcome]:
+    """`count` numbers from what a batched function returned."""
+    try:
+        length = None if isinstance(values, (str, bytes, Mapping, Set)) else len(values)
+    except TypeError:  # a number, a generator, an array of no dimension
+        length = None
+    if length is None:
+        failure = Failure("bad_value", f"returned {_show(values)}, not a sequence of numbers")
+        return [failure] * count
+    if length != count:
+        return [Failure("wrong_length", f"returned {length} values for {count} answers")] * count
+    outcomes = [read_value(value) for value in itertools.islice(iter(values), count)]
+    missing = Failure("wrong_length", f"returned {len(outcomes)} values for {count} answers")
+    return outcomes + [missing] * (count - len(outcomes))
+
+
+def _describe(error: BaseException) -> str:
+    text = ""
+    with contextlib.suppress(BaseException):
+        text = str(error)
+    return f"raised {type(error).__name__}: {text:.300}"
+
+
+def _show(value: Any) -> str:
+    try:
+        return f"{value!r:.80}"
+    except BaseException:  # noqa: BLE001 - a hostile repr
+        return f"a {type(value).__name__}"

@@ -1,0 +1,187 @@
+"""The reward of an answer, added up from components.
+
+    reward = score + format_reward · format + Σ weight · value     (+ Eq. 13, added later)
+
+`score` is the environment's. `format` is 1 for an answer that ended by itself and in which
+the environment found a final answer, else 0. The values are those of the user's functions.
+
+Dynamic sampling goes by the score alone (`sampling.dynamic.classify`): a group whose answers
+are all right or all wrong is dropped however the other components differ, as Eq. 11 has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rllib_dapo.errors import RewardError, SettingError
+from rllib_dapo.rewards.calls import AnswersToScore, Failure, RewardCalls
+from rllib_dapo.rewards.functions import (
+    FORMAT,
+    RewardFunction,
+    check_weight,
+    load_reward_functions,
+    reward_function_names,
+)
+from rllib_dapo.settings.choices import RewardFailure
+from rllib_dapo.types import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedAnswer:
+    """One answer as the environment has scored it.
+
+    Attributes:
+        problem: the observation of the reset.
+        completion: the answer, with the environment's score.
+        info: the `info` of the step, whole.
+    """
+
+    problem: str
+    completion: Completion
+    info: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedGroup:
+    """The answers of a group with all components in place.
+
+    Attributes:
+        completions: the answers.
+        failures: answers that got no value from a function, by reason.
+        failure: why the group is to be dropped, or None.
+    """
+
+    completions: tuple[Completion, ...]
+    failures: dict[str, int]
+    failure: str | None
+
+
+class RewardComposer:
+    """Adds to the environment's score what else the reward is made of.
+
+    Args:
+        functions: the user's.
+        format_reward: weight of the format component; 0: there is none.
+        on_failure: `error` raises, `drop_group` fails the group, `zero` counts a missing
+            value as 0.
+        timeout_s: seconds that one function may take for one group.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[RewardFunction] = (),
+        *,
+        format_reward: float = 0.0,
+        on_failure: RewardFailure = "drop_group",
+        timeout_s: float = 60.0,
+    ) -> None:
+        self._functions = tuple(functions)
+        self._format_reward = format_reward
+        self._on_failure = on_failure
+        self._calls = RewardCalls(timeout_s)
+
+    @classmethod
+    def from_config(cls, config: Any) -> RewardComposer:
+        """As the settings say.
+
+        Raises:
+            SettingError: see `load_reward_functions`.
+        """
+        return cls(
+            load_reward_functions(config.reward_functions),
+            format_reward=config.format_reward,
+            on_failure=config.reward_failure,
+            timeout_s=config.reward_timeout_s,
+        )
+
+    def compose(self, played: Sequence[PlayedAnswer]) -> ComposedGroup:
+        """Work out the components of one group's answers.
+
+        Raises:
+            RewardError: a function failed and `on_failure` is `error`; or too many calls hang.
+        """
+        completions = tuple(p.completion for p in played)
+        components: list[dict[str, float]] = [{} for _ in played]
+        terms: list[list[float]] = [[] for _ in played]
+        if self._format_reward:
+            for i, p in enumerate(played):
+                components[i][FORMAT] = keeps_format(p)
+                terms[i].append(self._format_reward * components[i][FORMAT])
+        reasons: Counter[str] = Counter()
+        first_failure: str | None = None
+        group = _to_score(played)
+        for function in self._functions if played else ():
+            if first_failure is not None and self._on_failure != "zero":
+                break  # the group is lost: no more calls for it
+            for i, outcome in enumerate(self._calls.call(function, group)):
+                value = outcome
+                if isinstance(value, Failure):
+                    reasons[value.reason] += 1
+                    first_failure = first_failure or f"reward function `{function.name}` " + (
+                        value.message
+                    )
+                    value = 0.0
+                components[i][function.name] = value
+                terms[i].append(function.weight * value)
+        if first_failure is not None and self._on_failure == "error":
+            raise RewardError(
+                f"{first_failure}. Mend it, or set reward_failure to 'drop_group' or 'zero'"
+            )
+        composed = tuple(
+            replace(c, components=components[i], extra_reward=math.fsum(terms[i]))
+            for i, c in enumerate(completions)
+        )
+        dropped = first_failure if self._on_failure == "drop_group" else None
+        return ComposedGroup(composed, dict(reasons), dropped)
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self._calls.close()
+
+
+def keeps_format(played: PlayedAnswer) -> float:
+    """1 if the answer ended by itself and a final answer was found in it, else 0.
+
+    An environment tells by `matched_by` or `extracted` in its info; where it tells neither,
+    the ending alone counts.
+    """
+    info = played.info
+    found = info["matched_by"] != "no_answer" if "matched_by" in info else True
+    if "extracted" in info:
+        found = found and info["extracted"] is not None
+    return float(found and played.completion.finish_reason == "stop")
+
+
+def component_names(config: Any) -> tuple[str, ...]:
+    """The components that a configuration's answers have beside the score."""
+    own = (FORMAT,) if config.format_reward else ()
+    return own + reward_function_names(config.reward_functions)
+
+
+def check_rewards(config: Any) -> None:
+    """Check the settings of the reward; imports the functions.
+
+    Raises:
+        SettingError: names the setting, its value and the remedy.
+    """
+    check_weight("format_reward", config.format_reward, "format_reward")
+    if not 0 < config.reward_timeout_s < math.inf:
+        raise SettingError(
+            f"reward_timeout_s={config.reward_timeout_s}: use a finite number of seconds above 0",
+            "reward_timeout_s",
+        )
+    load_reward_functions(config.reward_functions)
+
+
+def _to_score(played: Sequence[PlayedAnswer]) -> AnswersToScore:
+    return AnswersToScore(
+        problem=played[0].problem if played else "",
+        answers=[p.completion.text for p in played],
+        infos=[p.info for p in played],
+        truncated=[p.completion.truncated for p in played],
+        num_tokens=[len(p.completion.token_ids) for p in played],
+    )

@@ -1,0 +1,1 @@
+"""Grading: find the final answer in a completion and compare it with the gold."""

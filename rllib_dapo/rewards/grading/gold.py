@@ -1,0 +1,121 @@
+"""Read a ground truth once, in every form that the graders compare with."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from rllib_dapo.errors import DataError
+from rllib_dapo.rewards.grading.algebra import explicit
+from rllib_dapo.rewards.grading.construct import UnreadableError
+from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_characters
+from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_number
+from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
+from rllib_dapo.rewards.grading.parser import parse_math
+from rllib_dapo.rewards.grading.trees import Tree, kind, variables
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """A ground truth, read once.
+
+    Attributes:
+        text: as the data set has it.
+        strict: its form for the strict grader.
+        plain: without wrapping.
+        normal: its form for comparing texts in the robust grader.
+        number: its value when it is a number.
+        tree: what it says when it is another value that can be compared.
+        unit: the unit of that value, or "".
+        named: it is an equation or the like, in which a name before `=` matters.
+    """
+
+    text: str
+    strict: str
+    plain: str
+    normal: str
+    number: Number | None
+    tree: Tree | None = None
+    unit: str = ""
+    named: bool = False
+
+
+def parse_gold(gold: object) -> Gold:
+    """Read a ground truth.
+
+    Args:
+        gold: text, or any number (numpy scalars too).
+
+    Raises:
+        DataError: nothing that an answer could ever equal: empty, not a finite number, a
+            worked solution instead of an answer, unbalanced braces, a division by zero.
+    """
+    return _parse_gold(_gold_text(gold))
+
+
+def _gold_text(gold: object) -> str:
+    item: Any = gold.item() if hasattr(gold, "item") else gold  # numpy scalars
+    if isinstance(item, str):
+        return item
+    if isinstance(item, bool) or not isinstance(item, numbers.Real):
+        raise DataError(f"found {gold!r:.80} ({type(gold).__name__}), not a text or a number")
+    if isinstance(item, float):
+        if not math.isfinite(item):
+            raise DataError(f"found {item!r}, not a finite number")
+        # An integer column with a gap in it reaches us as floats: 34.0 was written as 34.
+        return str(int(item)) if item.is_integer() and abs(item) < 1e15 else repr(item)
+    return str(item)
+
+
+@lru_cache(maxsize=50_000)
+def _parse_gold(text: str) -> Gold:
+    stripped = text.strip()
+    if not stripped:
+        raise DataError("found an empty ground truth")
+    if len(stripped) > STRICT_WINDOW or ("\n" in stripped and "\\begin{" not in stripped):
+        raise DataError(
+            f"found a text of {len(stripped)} characters ({stripped[:40]!r}…), which looks like a"
+            " worked solution; the ground truth is the final answer alone, or ends in"
+            " '#### answer' or \\boxed{answer}"
+        )
+    flat = same_characters(" ".join(stripped.split()))
+    plain = clean(flat)
+    normal = normalize_robust(flat)
+    strict = normalize_strict(stripped)
+    if not plain or not normal or not strict or plain.lower() in ("nan", "inf", "-inf", "null"):
+        raise DataError(f"found {stripped!r}, which holds no answer")
+    braces = flat.replace("\\{", "").replace("\\}", "")
+    if braces.count("{") != braces.count("}"):
+        raise DataError(f"found {stripped!r}, whose braces do not balance")
+    try:
+        number = parse_number(fraction_signs(plain), trusted=True)
+    except (TooLargeError, ZeroDivisionError) as error:
+        raise DataError(f"found {stripped[:80]!r}: {error}") from error
+    if number is not None or plain.isalpha():
+        return Gold(stripped, strict, plain, normal, number)
+    kept = clean(flat, keep_name=True)
+    tree, unit = _read_tree(kept)
+    named = tree is not None and _names_matter(tree)
+    if named:
+        plain, normal = kept, normalize_robust(kept, keep_name=True)
+    elif kept != plain:
+        tree, unit = _read_tree(plain)
+    return Gold(stripped, strict, plain, normal, None, tree, unit, named)
+
+
+def _read_tree(text: str) -> tuple[Tree | None, str]:
+    try:
+        return parse_math(text)
+    except (UnreadableError, TooLargeError):
+        return None, ""  # a text, which only the same text equals
+
+
+def _names_matter(tree: Tree) -> bool:
+    """Whether it is about names: x = √2 is only √2, but y = 2x and x = 2, y = 3 are."""
+    if kind(tree) == "rel":
+        value = explicit(tree)
+        return value is None or bool(variables(value))
+    return kind(tree) == "set" and any(kind(item) == "rel" for item in tree[2])

@@ -1,0 +1,223 @@
+"""Decide whether a response is correct: two graders, one `Verdict`.
+
+`strict` is the DAPO recipe's rule, for runs that are to be compared with the paper: the
+last `Answer: …` within the last 300 characters, equal as a string after normalising. It
+inherits the recipe's habits (`**34**`, `034` and `34.` are wrong; of `5 = 34` it reads 34).
+`robust` finds the answer as people write it and compares values.
+
+Where the ground truth is a number, only a literal can be right: nothing is evaluated, and
+there is nothing to wait for. Where it is another value (a closed form, a polynomial, a
+tuple, a set, an equation …), an answer may be another form of it, but of the same kind and
+with no operation that the ground truth does without (see `math_trees.allowed`). What could
+take long to compare is compared in processes that can be killed (see `pool`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from rllib_dapo.errors import SettingError
+from rllib_dapo.rewards.grading.algebra import comparable, equal
+from rllib_dapo.rewards.grading.construct import UnreadableError
+from rllib_dapo.rewards.grading.extract import (
+    MAX_ANSWER,
+    STRICT_WINDOW,
+    extract_robust,
+    extract_strict,
+)
+from rllib_dapo.rewards.grading.gold import Gold, parse_gold
+from rllib_dapo.rewards.grading.literals import TooLargeError, parse_number
+from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
+from rllib_dapo.rewards.grading.parser import parse_math
+from rllib_dapo.rewards.grading.pool import PoolSettings, shared_pool
+from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithmetic
+from rllib_dapo.rewards.grading.trees import Tree, allowed
+
+__all__ = [
+    "GRADERS",
+    "Gold",
+    "Grader",
+    "MatchedBy",
+    "Verdict",
+    "find_grader",
+    "grade",
+    "grade_all",
+    "grade_robust",
+    "grade_strict",
+    "parse_gold",
+]
+
+MatchedBy = Literal["string", "value", "symbolic", "no_answer", "different", "refused", "timed_out"]
+"""How a verdict came about: equal as `string`, by `value` as a number, or `symbolic` as
+another value (all correct); `no_answer` found, `different`, `refused` as too long or too
+large to read, or `timed_out`: comparing it exceeded the limits of time or memory (all wrong)."""
+
+Grader = Literal["robust", "strict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcome of grading one response.
+
+    Attributes:
+        correct: the verdict.
+        extracted: the answer found, for people to read; cut when very long.
+        matched_by: see `MatchedBy`.
+    """
+
+    correct: bool
+    extracted: str | None
+    matched_by: MatchedBy
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A question for the pool: the answer found, and what to compare."""
+
+    extracted: str
+    pair: tuple[Tree, Tree]
+
+
+def grade(
+    answer_text: str, gold: object, grader: str = "robust", limits: PoolSettings | None = None
+) -> Verdict:
+    """Grade a whole response against the ground truth. The two are not interchangeable.
+
+    Args:
+        answer_text: the response, reasoning and all.
+        gold: the ground truth: text, a number, or a `Gold` read before.
+        grader: `robust` or `strict`.
+        limits: of the pool of worker processes.
+
+    Raises:
+        DataError: the ground truth cannot be read.
+        SettingError: there is no such grader.
+        DAPOError: worker processes are needed and cannot be started.
+    """
+    return find_grader(grader, limits=limits)(answer_text, _read(gold))
+
+
+def grade_all(
+    answer_texts: Sequence[str],
+    golds: Sequence[object],
+    grader: str = "robust",
+    limits: PoolSettings | None = None,
+) -> list[Verdict]:
+    """Grade many responses, each against its own ground truth; keeps all workers busy.
+
+    Raises:
+        ValueError: there are not as many ground truths as responses.
+        DataError, SettingError, DAPOError: see `grade`.
+    """
+    pairs = list(zip(answer_texts, map(_read, golds), strict=True))
+    one_by_one = find_grader(grader, limits=limits)
+    if grader != "robust":
+        return [one_by_one(text, gold) for text, gold in pairs]
+    found = [_judge(text, gold) for text, gold in pairs]
+    questions = [item.pair for item in found if isinstance(item, _Open)]
+    outcomes = iter(shared_pool(limits).compare(questions) if questions else ())
+    return [_answered(item, next(outcomes)) if isinstance(item, _Open) else item for item in found]
+
+
+def find_grader(
+    name: str, setting: str = "grader", limits: PoolSettings | None = None
+) -> Callable[[str, Gold], Verdict]:
+    """The grader called `name`.
+
+    Args:
+        name: `robust` or `strict`.
+        setting: what to call the setting in an error.
+        limits: of the pool of worker processes.
+
+    Raises:
+        SettingError: there is none; the message suggests the nearest.
+    """
+    if name not in GRADERS:
+        near = difflib.get_close_matches(str(name), GRADERS, n=1, cutoff=0.0)
+        raise SettingError(
+            f"{setting}={name!r}: no such grader; use one of {', '.join(GRADERS)}"
+            f" (did you mean {near[0]!r}?)",
+            setting,
+        )
+    return partial(grade_robust, limits=limits) if name == "robust" else GRADERS[name]
+
+
+def grade_strict(answer_text: str, gold: Gold) -> Verdict:
+    """The recipe's grader."""
+    extracted = extract_strict(answer_text)
+    if extracted is None:
+        return Verdict(False, None, "no_answer")
+    if normalize_strict(extracted) == gold.strict:
+        return Verdict(True, extracted, "string")
+    return Verdict(False, extracted, "different")
+
+
+def grade_robust(answer_text: str, gold: Gold, limits: PoolSettings | None = None) -> Verdict:
+    """The grader for answers as people write them."""
+    found = _judge(answer_text, gold)
+    if isinstance(found, Verdict):
+        return found
+    return _answered(found, shared_pool(limits).compare([found.pair])[0])
+
+
+def _answered(question: _Open, outcome: str) -> Verdict:
+    matched_by: MatchedBy = {"same": "symbolic", "timed_out": "timed_out"}.get(outcome, "different")  # type: ignore[assignment]
+    return Verdict(outcome == "same", question.extracted, matched_by)
+
+
+def _judge(answer_text: str, gold: Gold) -> Verdict | _Open:
+    extracted = extract_robust(answer_text, keep_name=gold.named)
+    if extracted is None:
+        return Verdict(False, None, "no_answer")
+    if len(extracted) > MAX_ANSWER:
+        return Verdict(False, extracted[:STRICT_WINDOW] + "…", "refused")
+    try:
+        matched_by = _compare(extracted, gold)
+    except TooLargeError:
+        matched_by = "refused"
+    if isinstance(matched_by, tuple):
+        return _Open(extracted, matched_by)
+    return Verdict(matched_by in ("string", "value", "symbolic"), extracted, matched_by)
+
+
+def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
+    """How an answer compares, or the two trees that are to be compared elsewhere."""
+    if extracted == gold.plain:
+        return "string"
+    if gold.number is not None:
+        # A number is only ever equal to a number: never let a string comparison that ignores
+        # spaces turn the list "3 4" into 34.
+        number = parse_number(fraction_signs(extracted))
+        return "value" if number is not None and number.equals_gold(gold.number) else "different"
+    if normalize_robust(extracted, keep_name=gold.named) == gold.normal:
+        return "string"
+    return "different" if gold.tree is None else _compare_trees(extracted, gold.tree, gold.unit)
+
+
+def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tuple[Tree, Tree]:
+    try:
+        tree, unit = parse_math(extracted)
+    except UnreadableError:
+        return "different"
+    mixed_up = unit and gold_unit and unit != gold_unit
+    if mixed_up or not comparable(tree, gold) or not allowed(tree, gold):
+        return "different"
+    try:
+        return "symbolic" if equal(tree, gold, RationalArithmetic()) else "different"
+    except NotRationalError:
+        return tree, gold
+
+
+def _read(gold: object) -> Gold:
+    return gold if isinstance(gold, Gold) else parse_gold(gold)
+
+
+GRADERS: Mapping[str, Callable[[str, Gold], Verdict]] = MappingProxyType(
+    {"robust": grade_robust, "strict": grade_strict}
+)
+"""The graders by name."""

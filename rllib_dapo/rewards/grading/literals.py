@@ -1,0 +1,160 @@
+"""Numbers as people write them, read as exact fractions. Nothing is ever evaluated.
+
+`parse_number` accepts one literal (an integer, a decimal, a fraction of two integers, a
+mixed number, scientific notation) with an optional currency sign before it and an
+optional unit of a fixed list behind it. Everything else, however simple (`2+3`, `2^3`,
+`84/2`), is not a literal: a policy that copies the question must not be paid for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from rllib_dapo.rewards.grading.units import CURRENCIES, canonical_unit
+
+MAX_DIGITS = 1_000
+"""Longest number read, in characters."""
+MAX_EXPONENT = 1_000
+"""Largest decimal exponent read: 10**1000 is a 3,300-bit integer, quick to compare."""
+
+
+class TooLargeError(ValueError):
+    """A number beyond `MAX_DIGITS` or `MAX_EXPONENT`: refused instead of computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    r"""An exact value and its unit.
+
+    Attributes:
+        value: the number in front of the unit; `42\%` has the value 42.
+        unit: canonical name (`"%"`, `"dollar"`, `"centimetre"`), or None.
+    """
+
+    value: Fraction
+    unit: str | None = None
+
+    def equals_gold(self, gold: Number) -> bool:
+        r"""Whether this answer is the `gold` value. Not symmetric.
+
+        Units may be left out, two different ones may not be mixed up. A percentage has one
+        reading per gold value, never two: a fraction of one (0.42 for `42\%`) if the gold
+        value lies strictly between 0 and 1 and bears no unit, else the bare number (42).
+        """
+        if self.unit and gold.unit and self.unit != gold.unit:
+            return False
+        if self.unit == "%" and gold.unit is None and 0 < abs(gold.value) < 1:
+            return self.value / 100 == gold.value
+        return self.value == gold.value
+
+
+# Every quantifier is followed by something it cannot itself match, so that a failed match
+# costs one pass: no input makes these backtrack beyond linear time.
+_INT = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
+_TEX_ARGUMENT = rf"(?:\{{\s*([+-]?{_INT})\s*\}}|\s*([0-9]))"
+_TEX_FRACTION = rf"\\[dtc]?frac{_TEX_ARGUMENT}\s*{_TEX_ARGUMENT}"
+_NUMBER = re.compile(
+    rf"(?:(?P<whole>{_INT})\s*)?(?P<tex>{_TEX_FRACTION})"
+    rf"|(?:(?P<whole2>{_INT})\s+)?(?P<top>{_INT})\s*/\s*(?P<bottom>{_INT})"
+    rf"|(?P<integer>{_INT})?(?:\.(?P<decimals>[0-9]*))?(?:[eE](?P<exponent>[+-]?[0-9]+))?"
+)
+_POWER_OF_TEN = re.compile(
+    r"\s*(?:\\times|×|\\cdot)\s*10\s*\^\s*(?:\{\s*([+-]?[0-9]+)\s*\}|([0-9]))"
+)
+_SIGN = re.compile(r"[+-]?\s?")
+_CURRENCY = re.compile(r"(\\\$|\$|€|£|¥)?\s?")
+_GROUP = re.compile(r"(?<=[0-9])(?:,?\\[,!;: ]|\{,\}|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+
+
+def thousands(text: str, separator: str) -> str:
+    r"""`text` with what LaTeX puts between groups of three digits (`\,`) replaced."""
+    return _GROUP.sub(separator, text)
+
+
+def parse_number(text: str, *, trusted: bool = False) -> Number | None:
+    r"""Read `text`, whole, as one literal.
+
+    Args:
+        text: without math delimiters or emphasis; see `extract.clean`.
+        trusted: the text is a ground truth, so `84/2` and `1.5 \times 10^3` may be worked
+            out; in an answer they count as not evaluated.
+
+    Returns:
+        The number, or None when `text` is anything but a literal.
+
+    Raises:
+        TooLargeError: more digits, or a larger exponent, than is worth reading.
+        ZeroDivisionError: a trusted fraction with the denominator 0.
+    """
+    text = thousands(text.strip(), ",")
+    sign, position = _read_sign(text, 0)
+    currency = _CURRENCY.match(text, position)
+    assert currency is not None  # noqa: S101 - the pattern matches the empty string
+    position = currency.end()
+    if sign == "" and currency.group(1):
+        sign, position = _read_sign(text, position)
+    match = _NUMBER.match(text, position)
+    if match is None or match.end() == position:
+        return None
+    if match.end() - position > MAX_DIGITS:
+        raise TooLargeError(f"a number of more than {MAX_DIGITS} characters")
+    value = _value(match, trusted=trusted)
+    if value is None:
+        return None
+    position = match.end()
+    if trusted and (power := _POWER_OF_TEN.match(text, position)):
+        value *= _power_of_ten(power.group(1) or power.group(2))
+        position = power.end()
+    unit = canonical_unit(text[position:])
+    if unit is None:
+        return None
+    if currency.group(1):
+        if unit not in ("", CURRENCIES[currency.group(1)]):
+            return None
+        unit = CURRENCIES[currency.group(1)]
+    return Number(-value if sign == "-" else value, unit or None)
+
+
+def _read_sign(text: str, position: int) -> tuple[str, int]:
+    match = _SIGN.match(text, position)
+    assert match is not None  # noqa: S101 - the pattern matches the empty string
+    return match.group().strip(), match.end()
+
+
+def _value(match: re.Match[str], *, trusted: bool) -> Fraction | None:
+    if match["tex"]:
+        arguments = [g for g in match.groups()[2:6] if g is not None]
+        return _fraction(match["whole"], arguments[0], arguments[1], trusted=trusted)
+    if match["top"]:
+        return _fraction(match["whole2"], match["top"], match["bottom"], trusted=trusted)
+    if not match["integer"] and not match["decimals"]:
+        return None  # a lone point or exponent
+    decimals = match["decimals"] or ""
+    value = Fraction(_int((match["integer"] or "") + decimals), 10 ** len(decimals))
+    return value * _power_of_ten(match["exponent"]) if match["exponent"] else value
+
+
+def _fraction(whole: str | None, top: str, bottom: str, *, trusted: bool) -> Fraction | None:
+    if _int(bottom) == 0:
+        if trusted:
+            raise ZeroDivisionError("a division by zero")
+        return None
+    value = Fraction(_int(top), _int(bottom))
+    if whole is not None:
+        # 2 1/3 is 7/3, never 2 times 1/3; 2 5/3 and 2 -1/3 are no mixed numbers.
+        return _int(whole) + value if 0 < value < 1 else None
+    if value.denominator == 1 and _int(bottom) != 1 and not trusted:
+        return None  # 84/2 is a division still to be done
+    return value
+
+
+def _int(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _power_of_ten(exponent: str) -> Fraction:
+    if len(exponent) > 6 or abs(int(exponent)) > MAX_EXPONENT:
+        raise TooLargeError(f"an exponent beyond ±{MAX_EXPONENT}")
+    return Fraction(10) ** int(exponent)

@@ -1,0 +1,127 @@
+"""Two ways to make answers comparable as strings. Both are idempotent.
+
+`normalize_strict` follows the convention of the Minerva paper (Lewkowycz et al. 2022,
+appendix D), which the DAPO recipe compares with; `normalize_robust` is for symbolic
+answers of the robust grader and is more careful: it never drops a word or an equation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from rllib_dapo.rewards.grading.extract import clean
+
+_STRICT_UNITS = re.compile(
+    r"(?<=[0-9}])\s*(?:square |cubic )?(?:units?|ways?|integers?|dollars?|cents?|mph|inch(?:es)?"
+    r"|feet|foot|miles?|km|cm|mm|gm|kg|meters?|metres?|pounds?|hours?|minutes?|seconds?|days?"
+    r"|degrees?|digits?|points?|edges?|students?|people|multiples?|meals?)\b(?:\^\{?[23]\}?)?"
+)
+_STRICT_DROPPED = re.compile(r"\\(?:[!;, $]|l?dots(?![a-z]))|\{,\}|\^\{?\\circ\}?|\s|\"")
+_ARTICLE = re.compile(r"(?<![A-Za-z\\])an? (?=\S)")
+_FONT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|overline)\{([^{}]*)\}"
+)
+_FRACTION = re.compile(r"\\frac\s?([0-9A-Za-z])\s?([0-9A-Za-z])")
+_HALF_BRACED = re.compile(r"\\frac(\{[^{}]*\})([0-9A-Za-z])")
+_BRACED_LAST = re.compile(r"\\frac\s?([0-9A-Za-z])(\{[^{}]*\})")
+_ROOT = re.compile(r"\\sqrt\s?([0-9A-Za-z])")
+
+_SIGNS = str.maketrans(
+    {
+        "π": r"\pi ",
+        "√": r"\sqrt ",
+        "∞": r"\infty ",
+        "×": r"\times ",
+        "÷": r"\div ",
+        "·": r"\cdot ",
+        "≤": r"\le ",
+        "≥": r"\ge ",
+        "≠": r"\ne ",
+        "∪": r"\cup ",
+        "°": r"^\circ ",
+        "²": "^2",
+        "³": "^3",
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "⅓": r"\frac{1}{3}",
+        "⅔": r"\frac{2}{3}",
+    }
+)
+_SIZE = re.compile(r"\\(?:left|right|[bB]ig{1,2}[lr]?|displaystyle)(?![A-Za-z])")
+_SPACING = re.compile(r"\\[,;:! ]|~|\\q?quad(?![A-Za-z])")
+_SYNONYM = re.compile(r"\\(?:([dtc]frac)|(leq|geq|neq))(?![A-Za-z])")
+_LONE_BRACES = re.compile(r"([\^_])\{([^{}\s\\])\}")
+_SPACE_KEPT = re.compile(r"(?<=[0-9])\s+(?=[0-9])|(?<=[A-Za-z])\s+(?=[A-Za-z])")
+_WORDS = frozenset({"yes", "no", "true", "false", "none", "even", "odd"})
+
+
+def normalize_strict(text: str) -> str:
+    r"""The recipe's form of an answer: what follows the last `=`, without units and style.
+
+    Example: `x = \text{about } 1,234 cm` gives `about1,234cm` less its unit: `about1,234`.
+    """
+    return _settle(_strict_once, text)
+
+
+def normalize_robust(text: str, *, keep_name: bool = False) -> str:
+    r"""The form in which the robust grader compares texts; see `extract.clean` for names.
+
+    Example: `$\dfrac 1 2 \pi$` and `\frac{1}{2}π` both give `\frac{1}{2}\pi`.
+    """
+    return _settle(partial(_robust_once, keep_name=keep_name), text)
+
+
+def fraction_signs(text: str) -> str:
+    """`text` with single-character fractions and powers (`½`, `²`) written out in LaTeX."""
+    return text.translate(_SIGNS)
+
+
+def without_layout(text: str) -> str:
+    r"""`text` without commands for sizes (`\left`), and with plain spaces for LaTeX's."""
+    return _SPACING.sub(" ", _SIZE.sub("", text))
+
+
+def _settle(step: Callable[[str], str], text: str) -> str:
+    # Each rule shortens the text or completes the braces of one \frac or \sqrt, so this
+    # ends; the bound is for the reader. Callers keep texts below 2,000 characters.
+    for _ in range(2 * len(text) + 8):
+        settled = step(text)
+        if settled == text:
+            break
+        text = settled
+    return text
+
+
+def _strict_once(text: str) -> str:
+    text = text.split("=")[-1].replace("\\$", "")
+    text = _ARTICLE.sub("", text)
+    first = text.find("$")
+    if first >= 0:
+        second = text.find("$", first + 1)
+        text = text[first + 1 : second] if second > first + 1 else text.replace("$", "")
+    box = text.rfind("\\boxed{")
+    if box >= 0 and (end := text.rfind("}")) > box:
+        text = text[box + len("\\boxed{") : end]
+    text = _FONT.sub(r"\1", text)
+    text = _STRICT_UNITS.sub("", text)
+    text = _STRICT_DROPPED.sub("", text)
+    text = _ROOT.sub(r"\\sqrt{\1}", _FRACTION.sub(r"\\frac{\1}{\2}", text))
+    bare = text.replace(",", "")
+    return bare if bare.isascii() and bare.isdigit() else text
+
+
+def _robust_once(text: str, *, keep_name: bool) -> str:
+    text = clean(text, keep_name=keep_name).translate(_SIGNS)
+    text = without_layout(text)
+    text = _SYNONYM.sub(lambda m: "\\frac" if m[1] else "\\" + m[2][:-1], text)
+    text = _FONT.sub(r"\1", text)
+    text = _FRACTION.sub(r"\\frac{\1}{\2}", text)
+    text = _HALF_BRACED.sub(r"\\frac\1{\2}", text)
+    text = _BRACED_LAST.sub(r"\\frac{\1}\2", text)
+    text = _ROOT.sub(r"\\sqrt{\1}", text)
+    text = _LONE_BRACES.sub(r"\1\2", text)
+    text = "".join(_SPACE_KEPT.sub("\0", text).split()).replace("\0", " ")
+    return text.lower() if text.lower() in _WORDS else text

@@ -1,0 +1,165 @@
+r"""Read a mathematical text as a tree (see `math_trees`). Nothing is evaluated.
+
+The grammar is that of final answers: closed forms, polynomials, tuples, sets, intervals,
+equations, inequalities, matrices. Integrals, sums, limits and derivatives are not in it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rllib_dapo.rewards.grading.construct import UnreadableError, scalar
+from rllib_dapo.rewards.grading.literals import TooLargeError
+from rllib_dapo.rewards.grading.scalars import MAX_DEPTH, ScalarParser
+from rllib_dapo.rewards.grading.tokens import cut_unit, prepare, tokenize
+from rllib_dapo.rewards.grading.trees import Tree, children, kind
+
+_RELATIONS = {"=": "=", "!=": "!=", "<": "<", "<=": "<=", ">": "<", ">=": "<="}
+_REGIONS = {"cup": "union", "cap": "cap", "setminus": "minus", "backslash": "minus"}
+_CLOSERS = {"(": ")]", "[": ")]", "\\{": "\\}"}
+_MATRICES = ("pmatrix", "bmatrix", "Bmatrix", "matrix")
+_ROW = "\x02"  # see math_tokens
+
+
+class Parsed(NamedTuple):
+    """A tree, and the unit that stands behind it ("" for none)."""
+
+    tree: Tree
+    unit: str
+
+
+def parse_math(text: str) -> Parsed:
+    """Read `text`, whole.
+
+    Args:
+        text: without math delimiters or emphasis; see `extract.clean`.
+
+    Raises:
+        UnreadableError: it is not in the grammar.
+        TooLargeError: it is longer or deeper than is worth reading.
+    """
+    body, unit = cut_unit(prepare(text))
+    tree = _Parser(tokenize(body)).whole()
+    if unit and kind(tree) not in ("scalar", "tuple", "set"):
+        raise UnreadableError("a unit behind something that has none")
+    return Parsed(tree, unit)
+
+
+class _Parser(ScalarParser):
+    """Reads statements: lists of relations between values."""
+
+    def whole(self) -> Tree:
+        """The tree of all tokens."""
+        items, join = self._items(double=True)
+        if self.at < len(self.tokens):
+            raise UnreadableError(f"{self.tokens[self.at].text!r} out of place")
+        tree = items[0] if len(items) == 1 else ("set", join or ",", tuple(items))
+        # Chains such as a/b/c or x!!! nest without the parser's own depth.
+        if _height(tree) > 3 * MAX_DEPTH:
+            raise TooLargeError("nested too deeply")
+        return tree
+
+    def _items(self, *, double: bool) -> tuple[list[Tree], str]:
+        """Items between separators, and the separator if there are several."""
+        items, join = self._item(double=double), ""
+        while separator := self.accept(",") or self.accept(of="join"):
+            word = self.accept(of="join") if separator == "," else separator  # a, b, or c
+            if word or not join:
+                join = word or ","
+            items += self._item(double=double)
+        return items, join
+
+    def _item(self, *, double: bool) -> list[Tree]:
+        """One item; two if it is to be doubled and holds a ±."""
+        if not double:
+            return [self._relation()]
+        start, outer = self.at, (self._saw_sign, self._upper)
+        self._saw_sign, self._upper = False, True
+        found = [self._relation()]
+        if self._saw_sign:
+            self.at, self._upper = start, False
+            found.append(self._relation())
+        self._saw_sign, self._upper = outer
+        return found
+
+    def _relation(self) -> Tree:
+        sides, signs = [self._region()], []
+        while sign := self.accept(*_RELATIONS):
+            signs.append(sign)
+            sides.append(self._region())
+        if not signs:
+            return sides[0]
+        if len(signs) > 1 and ("=" in signs or "!=" in signs):
+            raise UnreadableError("a chain of equations")
+        links: list[Tree] = []
+        for i, sign in enumerate(signs):
+            left, right = scalar(sides[i]), scalar(sides[i + 1])
+            pair = (right, left) if sign.startswith(">") else (left, right)
+            links.append(("rel", _RELATIONS[sign], *pair))
+        return links[0] if len(links) == 1 else ("set", "and", tuple(links))
+
+    def _region(self) -> Tree:
+        tree = self.sum()
+        while name := self.accept(*_REGIONS, of="command"):
+            right = self.sum()
+            if {kind(tree), kind(right)} - {"tuple", "set", "region"}:
+                raise UnreadableError(f"a {_REGIONS[name]} of what is no set")
+            tree = (_REGIONS[name], tree, right)
+        return tree
+
+    def bracket(self) -> Tree:
+        """A group in parentheses, a tuple, an interval or a set."""
+        opening = self.tokens[self.at].text
+        if opening not in _CLOSERS:
+            raise UnreadableError(f"{opening!r} out of place")
+        self.at += 1
+        if opening == "\\{" and self.accept("\\}"):
+            return ("empty",)
+        bars, self._bars = self._bars, 0
+        items, join = self._items(double=opening == "\\{" and self._depth == 1)
+        self._bars = bars
+        closing = next((c for c in ("\\}", ")", "]") if self.accept(c)), "")
+        if not closing or closing not in _CLOSERS[opening]:
+            raise UnreadableError(f"{opening!r} is not closed")
+        if opening == "\\{":
+            return ("set", ",", tuple(items))
+        if len(items) > 1 and join != ",":
+            raise UnreadableError("words within a tuple")
+        if len(items) > 1:
+            return ("tuple", opening, closing, tuple(items))
+        if opening + closing not in ("()", "[]"):
+            raise UnreadableError("unlike brackets around one value")
+        return items[0]
+
+    def special(self, command: str) -> Tree:
+        r"""`\mathbb{R}` and matrices."""
+        if command == "mathbb":
+            braced = self.accept("{")
+            self.expect("R", of="name")
+            if braced:
+                self.expect("}")
+            return ("reals",)
+        if command.startswith("begin") and command[5:] in _MATRICES:
+            return self._matrix("end" + command[5:])
+        raise UnreadableError(f"\\{command} is no part of a value")
+
+    def _matrix(self, end: str) -> Tree:
+        rows: list[tuple[Tree, ...]] = []
+        while not self.accept(end, of="command"):
+            row = [scalar(self.sum())]
+            while self.accept("&"):
+                row.append(scalar(self.sum()))
+            rows.append(tuple(row))
+            if not self.accept(_ROW) and not self.peek(end, of="command"):
+                raise UnreadableError("a matrix that breaks off")
+        if not rows:
+            raise UnreadableError("an empty matrix")
+        return ("matrix", tuple(rows))
+
+
+def _height(tree: Tree) -> int:
+    height, level = 0, [tree]
+    while level:
+        height += 1
+        level = [child for node in level for child in children(node)]
+    return height

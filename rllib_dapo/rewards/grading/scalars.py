@@ -1,0 +1,277 @@
+r"""Read arithmetic: numbers, variables, powers, roots, functions. Recursive descent.
+
+What two readers may read differently is refused: `1/2x`, `2 3`, `a^b^c`, `\sin x/2`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Final
+
+from rllib_dapo.rewards.grading.construct import UnreadableError, negated, over, scalar, times
+from rllib_dapo.rewards.grading.literals import TooLargeError
+from rllib_dapo.rewards.grading.tokens import FUNCTIONS, GREEK, Token
+from rllib_dapo.rewards.grading.trees import Tree, kind
+
+MAX_DEPTH: Final = 20
+"""Deepest nesting read; each level is about a dozen frames of Python's stack."""
+
+_INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
+_LETTERS = {"e": ("const", "e"), "i": ("const", "i")}
+_SYMBOLS: dict[str, Tree] = {
+    "pi": ("const", "pi"),
+    "infty": ("inf",),
+    "emptyset": ("empty",),
+}
+
+
+class ScalarParser(ABC):
+    """Reads sums of products of powers from the tokens of one text.
+
+    Attributes:
+        tokens: of the whole text.
+        at: index of the next one.
+    """
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self.tokens = tokens
+        self.at = 0
+        self._depth = 0
+        self._bars = 0  # open |, in which another | closes
+        self._upper = True  # ± is read as +
+        self._saw_sign = False  # a ± was read
+        self._commands: dict[str, Callable[[], Tree]] = {
+            "frac": lambda: over(self._argument(split=True), self._argument(split=True)),
+            "binom": lambda: ("binom", *(scalar(self._argument(split=True)) for _ in range(2))),
+            "sqrt": self._root,
+            "exp": lambda: ("^", ("const", "e"), scalar(self.atom())),
+            "lfloor": lambda: self._rounded("floor", "rfloor"),
+            "lceil": lambda: self._rounded("ceil", "rceil"),
+            **{name: self._call(name) for name in ("abs", "floor", "ceil")},
+        }
+
+    @abstractmethod
+    def bracket(self) -> Tree:
+        """What stands between brackets, the next token being the opening one."""
+
+    @abstractmethod
+    def special(self, command: str) -> Tree:
+        """What a command says that is no arithmetic; refused here, if it is nothing."""
+
+    # -- tokens
+
+    def peek(self, *texts: str, of: str = "sign") -> bool:
+        """Whether the next token is of a type, and one of `texts` if there are any."""
+        if self.at >= len(self.tokens):
+            return False
+        token = self.tokens[self.at]
+        return token.type == of and (not texts or token.text in texts)
+
+    def accept(self, *texts: str, of: str = "sign") -> str:
+        """The next token's text, which is then behind us; "" if it is another."""
+        if not self.peek(*texts, of=of):
+            return ""
+        self.at += 1
+        return self.tokens[self.at - 1].text
+
+    def expect(self, text: str, of: str = "sign") -> None:
+        """Go past the next token.
+
+        Raises:
+            UnreadableError: it is another.
+        """
+        if not self.accept(text, of=of):
+            raise UnreadableError(f"{text!r} missing")
+
+    # -- arithmetic
+
+    def sum(self) -> Tree:
+        """Terms between signs; a single one may be anything, such as a tuple."""
+        terms = [self._signed()]
+        while self.peek("+", "-") or self.peek("pm", "mp", of="command"):
+            terms.append(self._signed())
+        return terms[0] if len(terms) == 1 else ("+", *map(scalar, terms))
+
+    def _signed(self) -> Tree:
+        negative = False
+        for _ in range(2):  # a + -b
+            if sign := self.accept("+", "-"):
+                negative ^= sign == "-"
+            elif sign := self.accept("pm", "mp", of="command"):
+                self._saw_sign = True
+                negative ^= (sign == "pm") is not self._upper
+        tree = self._product()
+        return negated(tree) if negative else tree
+
+    def _product(self) -> Tree:
+        tree, divided = self._factor(), False
+        while True:
+            if self.accept("*"):
+                tree = times(tree, self._factor())
+            elif self.accept("/"):
+                tree, divided = over(tree, self._factor()), True
+            elif self._starts_factor():
+                if divided:
+                    raise UnreadableError("a/b c may be (a/b)c or a/(bc)")
+                tree = times(tree, self._factor())
+            else:
+                return tree
+
+    def _starts_factor(self) -> bool:
+        """Whether what follows may be multiplied without a sign; numbers may not."""
+        if self.at >= len(self.tokens):
+            return False
+        kind_of, text = self.tokens[self.at]
+        if kind_of == "command":
+            known = text in self._commands or text in FUNCTIONS or text in GREEK
+            return known or text == "pi"
+        bracket = text in ("(", "[", "{") or (text == "|" and not self._bars)
+        return kind_of == "name" or (kind_of == "sign" and bracket)
+
+    def _factor(self) -> Tree:
+        r"""A power, or a mixed number: 2\frac{1}{3} is 7/3 and no product."""
+        literal = self.peek(of="number")
+        tree = self._power()
+        if not literal or tree[0] != "num" or not self.peek("frac", of="command"):
+            return tree
+        part = self._power()
+        if part[0] not in ("num", "/") or kind(part) != "scalar":
+            return times(tree, part)
+        whole, rest = Fraction(tree[1]), Fraction(part[1]) if part[0] == "num" else None
+        if rest is None and part[1][0] == part[2][0] == "num":
+            raise UnreadableError("a mixed number with an improper fraction")
+        if rest is None:
+            return times(tree, part)
+        if whole.denominator > 1 or not 0 < rest < 1:
+            raise UnreadableError("a mixed number with an improper fraction")
+        return ("num", str(whole + rest))
+
+    def _power(self) -> Tree:
+        base = self.atom()
+        if self.accept("!"):
+            base = ("fn", "!", scalar(base))
+            if self.peek("!"):
+                raise UnreadableError("x!! may be (x!)! or a double factorial")
+        return ("^", scalar(base), self._exponent()) if self.peek("^") else base
+
+    def _exponent(self) -> Tree:
+        self.expect("^")
+        negative = bool(self.accept("-"))
+        tree = scalar(self._argument())
+        if self.peek("^") or self.peek("!"):
+            raise UnreadableError("a^b^c without braces")
+        return negated(tree) if negative else tree
+
+    def _argument(self, *, split: bool = False) -> Tree:
+        r"""What `^`, `\frac` and `\sqrt` take: a group or an atom; in \frac12, one digit."""
+        if split and self.peek(of="number"):
+            digits = self.tokens[self.at].text
+            if not digits.isdigit():
+                raise UnreadableError("a decimal without braces")
+            self.tokens[self.at : self.at + 1] = [Token("number", d) for d in digits]
+        return self.atom()
+
+    def atom(self) -> Tree:
+        """A number, a variable, a group, what a command says."""
+        if self.at >= len(self.tokens):
+            raise UnreadableError("it breaks off")
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise TooLargeError("nested too deeply")
+        tree = self._atom(self.tokens[self.at])
+        self._depth -= 1
+        return tree
+
+    def _atom(self, token: Token) -> Tree:
+        if token.type == "sign":
+            readers = {"{": self._group, "|": self._absolute}
+            return readers.get(token.text, self.bracket)()
+        self.at += 1
+        if token.type == "number":
+            return ("num", str(Fraction(token.text)))
+        if token.type == "join":
+            raise UnreadableError(f"{token.text!r} out of place")
+        if token.type == "name" or token.text in GREEK:
+            return _LETTERS.get(token.text) or ("var", token.text + self._subscript())
+        return self._command(token.text)
+
+    def _command(self, name: str) -> Tree:
+        if name in self._commands:
+            return self._commands[name]()
+        if name in FUNCTIONS:
+            return self._function(name)
+        return _SYMBOLS.get(name) or self.special(name)
+
+    def _group(self) -> Tree:
+        self.expect("{")
+        bars, self._bars = self._bars, 0
+        tree = self.sum()
+        self._bars = bars
+        self.expect("}")
+        return tree
+
+    def _absolute(self) -> Tree:
+        self.expect("|")
+        self._bars += 1
+        tree = scalar(self.sum())
+        self._bars -= 1
+        self.expect("|")
+        return ("fn", "abs", tree)
+
+    def _subscript(self) -> str:
+        if not self.accept("_"):
+            return ""
+        braced = bool(self.accept("{"))
+        text = self.accept(of="number") or self.accept(of="name")
+        while braced and (name := self.accept(of="name")):
+            text += name
+        if not text or (braced and not self.accept("}")):
+            raise UnreadableError("a subscript that is no name")
+        return "_" + text
+
+    # -- commands
+
+    def _call(self, name: str) -> Callable[[], Tree]:
+        return lambda: ("fn", name, scalar(self.atom()))
+
+    def _root(self) -> Tree:
+        index = "2"
+        if self.accept("["):
+            index = self.accept(of="number")
+            self.expect("]")
+            if not index.isdigit() or not 2 <= int(index) <= 100:
+                raise UnreadableError("a root without a whole index from 2 to 100")
+        return ("root", index, scalar(self._argument()))
+
+    def _rounded(self, name: str, closing: str) -> Tree:
+        tree = scalar(self.sum())
+        self.expect(closing, of="command")
+        return ("fn", name, tree)
+
+    def _function(self, name: str) -> Tree:
+        base = None
+        if name == "log" and self.accept("_"):
+            base = scalar(self.atom())
+        power = self._exponent() if self.peek("^") else None
+        if power == ("num", "-1"):
+            if name not in _INVERSE:
+                raise UnreadableError(f"an inverse of {name}")
+            name, power = _INVERSE[name], None
+        tree: Tree = ("fn", "ln" if base else name, scalar(self._function_argument()))
+        if base:
+            tree = ("/", tree, ("fn", "ln", base))
+        return ("^", tree, power) if power else tree
+
+    def _function_argument(self) -> Tree:
+        if self.peek("(", "[", "{", "|"):
+            return self.atom()
+        tree = self._factor()
+        while self._starts_factor() and not self.peek("(", "[", "|"):
+            if self.peek(*FUNCTIONS, of="command"):
+                break
+            tree = times(tree, self._factor())
+        if self.peek("/"):
+            raise UnreadableError("sin x/2 may be sin(x/2) or (sin x)/2")
+        return tree

@@ -1,0 +1,196 @@
+"""From requests to scored groups: an engine that is stepped, and a scorer behind it.
+
+    submit ─> engine.step() ─> finished request ─> score ─> collect
+
+With threads of its own the engine is stepped as long as it has work, and answers are scored
+meanwhile: neither waits for whoever collects, nor for the other. Without, both happen inside
+`collect`, one step at a time, so that what is finished when depends on nothing but the
+requests. Whatever else is done with the engine is done between two steps.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from rllib_dapo.errors import EngineError
+from rllib_dapo.model.threads import use_threads
+from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
+from rllib_dapo.types import Group
+
+T = TypeVar("T")
+Command = Callable[[InferenceEngine], Any]
+Score = Callable[[FinishedRequest], Group | None]
+"""Makes a group of a finished request; None if it was withdrawn meanwhile."""
+Answered = tuple[str, Group]
+"""The id of a request, and its group."""
+
+# Groups that finish together travel together.
+_GATHER_SECONDS = 0.02
+
+
+class AnswerPipeline:
+    """Owns an engine.
+
+    Args:
+        engine: computes; nobody else may touch it from now on.
+        score: called for each finished request, by one thread only.
+        own_threads: False works inside `collect`.
+        cpu_threads: of the engine; None: as many as the process has.
+
+    Attributes:
+        engine: the engine.
+        steps: engine steps made.
+        busy_s: seconds spent in them.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        score: Score,
+        *,
+        own_threads: bool,
+        cpu_threads: int | None = None,
+    ) -> None:
+        self.steps = 0
+        self.busy_s = 0.0
+        self.engine = engine
+        self._score = score
+        self._cpu_threads = cpu_threads
+        self._commands: queue.SimpleQueue[tuple[Command, Future[Any]] | None] = queue.SimpleQueue()
+        self._finished: queue.SimpleQueue[FinishedRequest | None] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[Answered | Exception] = queue.SimpleQueue()
+        self._broken: Exception | None = None
+        self._score_error: Exception | None = None
+        self._threads: list[threading.Thread] = []
+        if own_threads:
+            for target in (self._run_engine, self._run_scorer):
+                self._threads.append(threading.Thread(target=target, daemon=True))
+                self._threads[-1].start()
+
+    def between_steps(self, command: Callable[[InferenceEngine], T]) -> T:
+        """Do something with the engine while it computes nothing, and return what it gives.
+
+        Raises:
+            EngineError: the engine failed before.
+            Exception: whatever `command` raises.
+        """
+        if not self._threads:
+            return command(self.engine)
+        future: Future[T] = Future()
+        self._commands.put((command, future))
+        return future.result()
+
+    def collect(self, seconds: float) -> list[Answered]:
+        """Groups that are ready, at least one if that takes no longer than `seconds`.
+
+        Those of requests that were aborted after they had finished are among them.
+
+        Raises:
+            EngineError: the engine failed; the pipeline is of no more use.
+            Exception: whatever `score` raised, after the groups that were ready before.
+        """
+        self._raise_score_error()
+        until = time.monotonic() + seconds
+        groups = self._wait_until(until) if self._threads else self._work_until(until)
+        if not groups:
+            self._raise_score_error()
+        if self._broken is not None and not groups:
+            reason = f"{type(self._broken).__name__}: {self._broken}"
+            raise EngineError(reason) from self._broken
+        return groups
+
+    def _raise_score_error(self) -> None:
+        if self._score_error is not None:
+            raise self._score_error
+
+    def close(self) -> None:
+        """Stop the threads; the engine stays."""
+        if self._threads:
+            self._commands.put(None)
+            for thread in self._threads:
+                thread.join(timeout=10.0)
+
+    # -- In the caller's thread -----------------------------------------------------------
+
+    def _work_until(self, until: float) -> list[Answered]:
+        groups: list[Answered] = []
+        use_threads(self._cpu_threads)
+        while self.engine.num_unfinished and not groups and self._broken is None:
+            for request in self._step():
+                try:
+                    group = self._score(request)
+                except Exception as error:  # noqa: BLE001 - raised when the groups before it are out
+                    self._score_error = error
+                    return groups
+                if group is not None:
+                    groups.append((request.request_id, group))
+            if time.monotonic() >= until:  # a busy machine still gets on
+                break
+        return groups
+
+    def _wait_until(self, until: float) -> list[Answered]:
+        groups: list[Answered] = []
+        while (left := until - time.monotonic()) > 0:
+            try:
+                item = self._groups.get(timeout=min(left, 0.5))
+            except queue.Empty:
+                if groups or self._broken is not None:
+                    break
+                continue
+            if isinstance(item, Exception):
+                self._score_error = item
+                break
+            groups.append(item)
+            until = min(until, time.monotonic() + _GATHER_SECONDS)
+        return groups
+
+    # -- In threads of their own ----------------------------------------------------------
+
+    def _run_engine(self) -> None:
+        use_threads(self._cpu_threads)
+        while True:
+            idle = self._broken is not None or not self.engine.num_unfinished
+            try:
+                item = self._commands.get(block=idle)
+            except queue.Empty:
+                for request in self._step():
+                    self._finished.put(request)
+                continue
+            if item is None:
+                self._finished.put(None)
+                return
+            self._execute(*item)
+
+    def _execute(self, command: Command, future: Future[Any]) -> None:
+        try:
+            if self._broken is not None:
+                raise EngineError(f"the engine failed before: {self._broken}")
+            future.set_result(command(self.engine))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            future.set_exception(error)
+
+    def _run_scorer(self) -> None:
+        while (request := self._finished.get()) is not None:
+            try:
+                group = self._score(request)
+            except Exception as error:  # noqa: BLE001 - raised by `collect`
+                self._groups.put(error)
+            else:
+                if group is not None:
+                    self._groups.put((request.request_id, group))
+
+    def _step(self) -> list[FinishedRequest]:
+        started = time.perf_counter()
+        try:
+            return self.engine.step()
+        except Exception as error:  # noqa: BLE001 - whoever collects is told
+            self._broken = error
+            return []
+        finally:
+            self.steps += 1
+            self.busy_s += time.perf_counter() - started

@@ -1,0 +1,295 @@
+"""An RLlib EnvRunner with a vLLM engine inside.
+
+It is given references to problems, poses them, has the engine answer each G times, has the
+answers scored, and hands back groups as they finish.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
+from ray.rllib.env.env_runner import EnvRunner
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.checkpoints import Checkpointable
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+
+from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.stream import ProblemStream
+from rllib_dapo.errors import EngineError, refuse
+from rllib_dapo.model.facts import load_tokenizer, model_facts
+from rllib_dapo.model.threads import use_threads
+from rllib_dapo.rewards.composition import RewardComposer
+from rllib_dapo.rollout.actor_restart import tried_again
+from rllib_dapo.rollout.answer_pipeline import Answered, AnswerPipeline
+from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
+from rllib_dapo.rollout.rl_episodes import as_episodes
+from rllib_dapo.rollout.sampling_job import (
+    RunnerReply,
+    SamplingJob,
+    answer_seed,
+    training_sampling,
+)
+from rllib_dapo.rollout.text_episodes import TextEpisodes, failed_group
+from rllib_dapo.types import Group, ProblemRef, Prompt
+
+if TYPE_CHECKING:
+    from rllib_dapo.algorithm.config import DAPOConfig
+
+
+class DAPOEnvRunner(EnvRunner, Checkpointable):
+    """Samples groups of answers, as RLlib's local runner or as a remote actor."""
+
+    def __init__(self, *, config: DAPOConfig, **kwargs: Any) -> None:
+        super().__init__(config=config, **kwargs)
+        # With remote runners, the local one only answers RLlib's questions about spaces.
+        self._has_engine = bool(self.worker_index) or not self.num_workers
+        trust = self.config.trust_remote_code
+        self._facts = model_facts(self.config.language_model, trust_remote_code=trust)
+        tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
+        self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
+        self._episodes = TextEpisodes(
+            self._environment, make_renderer(self.config), tokenizer, self._rewards
+        )
+        self._engine: InferenceEngine | None = None
+        self._pipeline: AnswerPipeline | None = None
+        self._open: dict[str, tuple[ProblemRef, Prompt]] = {}
+        self._requests = 0
+        self._stream: ProblemStream | None = None
+        self.make_env()
+        if self._has_engine:
+            with tried_again():
+                self.make_module()
+
+    # -- What RLlib asks of an EnvRunner -------------------------------------------------
+
+    def make_env(self) -> None:
+        """Build the training and the evaluation environment."""
+        from rllib_dapo.algorithm.registration import make_env
+
+        self.env = make_env(self.config.env, self.config.env_config)
+        evaluation = self.config.get_evaluation_config_object() or self.config
+        self._evaluation_env = make_env(evaluation.env, evaluation.env_config)
+
+    def make_module(self) -> None:
+        """Start the engine; it takes the place of RLlib's RLModule here."""
+        from rllib_dapo.algorithm.weight_sync.make import colocate_refusal
+        from rllib_dapo.rollout.engine.vllm import VLLMEngine
+
+        config = self.config
+        if config.colocate and (reason := colocate_refusal(config.engine_kwargs)):
+            refuse("colocate", True, reason)
+        use_threads(config.engine_cpu_threads)
+        self._engine = VLLMEngine(
+            self._facts.path,
+            dtype=config.dtype,
+            max_model_len=config.max_prompt_length + config.max_response_length,
+            stop_token_ids=self._facts.stop_token_ids,
+            seed=config.seed or 0,
+            trust_remote_code=config.trust_remote_code,
+            kv_cache_gib=config.kv_cache_gib,
+            tensor_parallel_size=config.tensor_parallel_size,
+            sleep_mode=config.colocate,
+            engine_kwargs=config.engine_kwargs,
+        )
+
+    def assert_healthy(self) -> None:
+        """Raise if the runner should have an engine and has none."""
+        if self._has_engine and self._engine is None:
+            raise EngineError("the runner has no engine: make_module() did not finish")
+
+    def get_spaces(self) -> dict[str, Any]:
+        """The text spaces of the environment, as RLlib keys them."""
+        spaces = (self.env.observation_space, self.env.action_space)
+        return {
+            INPUT_ENV_SPACES: spaces,
+            INPUT_ENV_SINGLE_SPACES: spaces,
+            DEFAULT_MODULE_ID: spaces,
+        }
+
+    def sample(self, *, num_episodes: int | None = None, **kwargs: Any) -> list[SingleAgentEpisode]:
+        """Sample whole groups as RLlib episodes, for use outside of DAPO's training step.
+
+        Args:
+            num_episodes: answers, rounded up to whole groups; None: one group.
+            **kwargs: RLlib's; none is used.
+        """
+        size = self.config.group_size
+        if self._stream is None:
+            inner = self.env.unwrapped
+            self._stream = ProblemStream(
+                getattr(inner, "num_problems", None),
+                (self.config.seed or 0) + self.worker_index,
+                getattr(inner, "mixture", None),
+            )
+        refs = tuple(self._stream.take(-(-(num_episodes or size) // size)))
+        job = SamplingJob(refs, size, training_sampling(self.config), seed=refs[0].seed)
+        reply = self.collect(job)
+        groups = list(reply.groups)
+        while reply.unfinished and not (reply.error or reply.broken):
+            reply = self.collect(None)
+            groups += reply.groups
+        if reason := reply.error or reply.broken:
+            raise EngineError(reason)
+        return [episode for group in groups for episode in as_episodes(group)]
+
+    def get_metrics(self) -> Any:
+        """RLlib's hook; DAPO's metrics are made where all groups come together."""
+        return self.metrics.reduce()
+
+    def stop(self) -> None:
+        """Close the environments and free the engine."""
+        for env in (self.env, self._evaluation_env):
+            env.close()
+        if self._rewards is not None:
+            self._rewards.close()
+        if self._pipeline is not None:
+            self._pipeline.close()
+            self._pipeline = None
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
+
+    # -- State ----------------------------------------------------------------------------
+
+    def get_state(
+        self,
+        components: Any = None,
+        *,
+        not_components: Any = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """The version of the weights; the weights themselves are the learner's to keep."""
+        return {WEIGHTS_SEQ_NO: self._weights_version}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Take over new weights, if there are some in the state.
+
+        Any version is accepted, older ones too: a restored run goes back.
+        """
+        if COMPONENT_RL_MODULE not in state or self._engine is None:
+            return
+        modules = state[COMPONENT_RL_MODULE]
+        if isinstance(modules, ray.ObjectRef):  # shared memory: arrays are views of it
+            modules = ray.get(modules)
+        weights, version = modules[DEFAULT_MODULE_ID], int(state.get(WEIGHTS_SEQ_NO, 0))
+        self._running_pipeline().between_steps(lambda engine: engine.load_weights(weights, version))
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
+        """RLlib's hook for checkpoints."""
+        return (), {"config": self.config}
+
+    # -- Sampling ---------------------------------------------------------------------------
+
+    def collect(self, job: SamplingJob | None, *, seconds: float = 1.0) -> RunnerReply:
+        """Take a job's problems on, and return what is finished after a while.
+
+        Args:
+            job: more problems; None: there are none.
+            seconds: return after so long at the latest, sooner when something is finished.
+        """
+        groups: list[Group] = []
+        try:
+            pipeline = self._running_pipeline()
+            if job is not None:
+                groups += self._begin(pipeline, job)
+            if self._open:
+                groups += self._ready(pipeline.collect(0.0 if groups else seconds))
+        except EngineError as error:  # the driver decides; RLlib would sleep and exit
+            return self._reply(groups, broken=str(error))
+        except Exception as error:  # noqa: BLE001 - likewise
+            return self._reply(groups, error=f"{type(error).__name__}: {error}")
+        return self._reply(groups)
+
+    def call_engine(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the engine between two of its steps.
+
+        Args:
+            method: its name, dotted for that of a part (`weights.start`).
+            *arguments: of the method; what it raises is raised here.
+        """
+        call = attrgetter(method)
+        return self._running_pipeline().between_steps(lambda engine: call(engine)(*arguments))
+
+    def withdraw(self) -> None:
+        """Forget all problems that are not answered yet."""
+        pipeline = self._running_pipeline()
+        requests = list(self._open)
+        pipeline.between_steps(lambda engine: engine.abort(requests))
+        self._open.clear()
+
+    def _reply(
+        self, groups: list[Group], *, error: str | None = None, broken: str | None = None
+    ) -> RunnerReply:
+        pipeline, engine = self._pipeline, self._engine
+        if pipeline is None or engine is None:
+            return RunnerReply(tuple(groups), 0, error=error, broken=broken)
+        return RunnerReply(
+            tuple(groups),
+            len(self._open),
+            pipeline.steps,
+            pipeline.busy_s,
+            engine.capacity,
+            error,
+            broken,
+        )
+
+    def _running_pipeline(self) -> AnswerPipeline:
+        """The pipeline; made when first needed, of whichever engine there is then."""
+        if self._engine is None:
+            raise EngineError("this runner has no engine: the remote runners have them")
+        if self._pipeline is None or self._pipeline.engine is not self._engine:
+            self._open.clear()
+            self._pipeline = AnswerPipeline(
+                self._engine,
+                self._score,
+                own_threads=self.num_workers > 0,
+                cpu_threads=self.config.engine_cpu_threads,
+            )
+        return self._pipeline
+
+    def _begin(self, pipeline: AnswerPipeline, job: SamplingJob) -> list[Group]:
+        """Pose a job's problems; returns those that cannot be posed as failed groups."""
+        failed, requests = [], []
+        for ref in job.refs:
+            try:
+                prompt = self._episodes.pose(ref)
+            except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
+                failed.append(failed_group(ref, error, self._weights_version))
+                continue
+            self._requests += 1
+            request_id = str(self._requests)
+            self._open[request_id] = (ref, prompt)
+            requests.append((request_id, prompt.token_ids.tolist(), answer_seed(job, ref)))
+
+        def submit(engine: InferenceEngine) -> None:
+            if job.weights_version not in (None, engine.weights_version):
+                raise EngineError(
+                    f"asked to answer with weights of version {job.weights_version}, but has "
+                    f"version {engine.weights_version}"
+                )
+            for request_id, token_ids, seed in requests:
+                engine.submit(request_id, token_ids, job.group_size, job.sampling, seed=seed)
+
+        pipeline.between_steps(submit)
+        return failed
+
+    def _score(self, request: FinishedRequest) -> Group | None:
+        known = self._open.get(request.request_id)
+        if known is None:  # withdrawn
+            return None
+        return self._episodes.group(*known, request.answers, self._weights_version)
+
+    def _ready(self, answered: list[Answered]) -> list[Group]:
+        """Groups of open problems, to hand out; until then nobody else would ask for them."""
+        return [group for request_id, group in answered if self._open.pop(request_id, None)]
+
+    def _environment(self, ref: ProblemRef) -> Any:
+        return self._evaluation_env if ref.evaluation else self.env
+
+    @property
+    def _weights_version(self) -> int:
+        return self._engine.weights_version if self._engine is not None else 0

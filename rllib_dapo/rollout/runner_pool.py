@@ -1,0 +1,294 @@
+"""All runners as one: problems in, groups out as they finish.
+
+    pool.ask(refs)                       # any time, any number
+    while pool.under_way:
+        for group in pool.poll(): ...    # in the order in which they finish
+
+The runner with the least to do gets the next problem, a little more than its engine computes
+at once, so that no engine waits for a message. Which runner answers does not change the
+answer (`sampling_job.answer_seed`). What a runner had to do when it died, hung or failed is
+asked again elsewhere; it comes back with the present weights or not at all.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER
+from rllib_dapo.errors import EngineError
+from rllib_dapo.rollout.runner_calls import RunnerCalls
+from rllib_dapo.rollout.runner_state import RunnerState
+from rllib_dapo.rollout.sampling_job import RunnerReply, make_job
+from rllib_dapo.rollout.text_episodes import failed_group
+from rllib_dapo.settings.general import DAPOSettings
+from rllib_dapo.types import Group, ProblemRef
+
+logger = logging.getLogger(__name__)
+
+# How long a runner keeps a call when nothing is finished: the beat in which progress is shown
+# and new work is handed out. With many runners it is slower: a call costs the driver about a
+# millisecond, and there is always one of them that has just finished something.
+_SLICE_SECONDS = (0.5, 2.0)
+_SLICE_SECONDS_PER_RUNNER = 1 / 64
+
+
+class RunnerPool:
+    """Hands problems to runners.
+
+    Args:
+        calls: how to reach them.
+        config: group sizes, sampling and the limits of patience.
+        seed: the run's.
+        equip: gives the present weights to runners that have come back; returns those that
+            took them.
+
+    Attributes:
+        weights_version: of the weights that the runners have; jobs carry it.
+        lost: runners lost so far, by reason: `died`, `hung`, `failed`.
+        busy_s: seconds that the engines have computed, all of them together.
+    """
+
+    def __init__(
+        self,
+        calls: RunnerCalls,
+        config: DAPOSettings,
+        *,
+        seed: int,
+        equip: Callable[[Sequence[int]], Sequence[int] | None],
+    ) -> None:
+        self.weights_version = 0
+        self.lost: Counter[str] = Counter()
+        self.busy_s = 0.0
+        self._calls = calls
+        self._config = config
+        self._seed = seed
+        self._equip = equip
+        self._runners = {number: RunnerState() for number in calls.alive()}
+        self._size = len(self._runners)
+        shortest, longest = _SLICE_SECONDS
+        self._slice_seconds = min(max(shortest, _SLICE_SECONDS_PER_RUNNER * self._size), longest)
+        self._queue: deque[ProblemRef] = deque()
+        self._suspects: deque[ProblemRef] = deque()  # asked more than once, in vain
+        self._attempts: Counter[ProblemRef] = Counter()  # in vain
+        self._given_up: list[Group] = []
+        self._reason = "none has ever answered"
+        self._alone_since: float | None = None
+        self._back: set[int] = set()  # runners that answer again, without weights so far
+        self._returned: list[int] = []
+
+    @property
+    def runners(self) -> list[int]:
+        """Numbers of the runners that are in service."""
+        return list(self._runners)
+
+    @property
+    def reachable(self) -> list[int]:
+        """Those in service, and those that have come back and wait for weights."""
+        return [*self._runners, *sorted(self._back)]
+
+    @property
+    def under_way(self) -> int:
+        """Problems asked and not answered."""
+        waiting = len(self._queue) + len(self._suspects) + len(self._given_up)
+        return waiting + sum(len(runner.open) for runner in self._runners.values())
+
+    def ask(self, refs: Sequence[ProblemRef]) -> None:
+        """Have problems answered, after those already asked."""
+        self._queue.extend(refs)
+
+    def poll(self) -> list[Group]:
+        """Hand out what there is to do, wait a little, and return the groups now finished.
+
+        Raises:
+            EngineError: the local engine failed, or no runner is left and none comes back.
+            RewardError: a reward function failed and must not.
+        """
+        self._check_runners()
+        self._hand_out()
+        groups, self._given_up = self._given_up, []
+        for number, runner in self._runners.items():
+            if runner.open and not runner.calling:
+                self._call(number, runner)
+        for number, reply in self._calls.replies():
+            groups += self._take(number, reply)
+        return groups
+
+    def withdraw(self) -> tuple[list[Group], tuple[ProblemRef, ...]]:
+        """Stop all work.
+
+        Returns:
+            Groups that have finished since the last poll, and the problems that are not
+            answered, in the order of their positions.
+        """
+        groups = self._settle() + self._given_up
+        self._given_up = []
+        refs = [*self._queue, *self._suspects]
+        refs += [ref for runner in self._runners.values() for ref in runner.open]
+        self._queue.clear()
+        self._suspects.clear()
+        asked = [number for number, runner in self._runners.items() if runner.open]
+        for runner in self._runners.values():
+            runner.open.clear()
+            runner.new.clear()
+        done = self._calls.call("withdraw", asked, self._config.runner_timeout_s)
+        for number in set(asked) - set(done):
+            self._lose(number, "hung", "it did not stop its work")
+        return groups, tuple(sorted(refs, key=lambda ref: ref.position))
+
+    def serve(self, version: int, runners: Sequence[int]) -> None:
+        """Note that some runners have new weights; the others are replaced.
+
+        Args:
+            version: of the weights, for all work from now on.
+            runners: of `reachable`, those that have them.
+        """
+        self.weights_version = version
+        for number in set(self._runners) - set(runners):
+            self._lose(number, "failed", "it did not take over new weights")
+        self._take_in([number for number in runners if number in self._back])
+
+    def take_returned(self) -> list[int]:
+        """Runners that have come back since this was last asked."""
+        returned, self._returned = self._returned, []
+        return returned
+
+    def _settle(self) -> list[Group]:
+        """Wait until no call is under way; what they return."""
+        groups: list[Group] = []
+        while any(runner.calling for runner in self._runners.values()):
+            for number, reply in self._calls.replies():
+                groups += self._take(number, reply)
+            self._check_runners()
+        return groups
+
+    # -- Work -----------------------------------------------------------------------------
+
+    def _call(self, number: int, runner: RunnerState) -> None:
+        """Tell a runner what is new, and ask for what it has finished."""
+        job = make_job(
+            self._config, runner.new, seed=self._seed, weights_version=self.weights_version
+        )
+        seconds = 0.0 if runner.steps < 0 else self._slice_seconds  # at first say who you are
+        runner.calling = self._calls.start(number, job, seconds)
+        if runner.calling and job is not None:
+            runner.new = [ref for ref in runner.new if ref not in job.refs]
+
+    def _hand_out(self) -> None:
+        """The queue's first problems to the runners that have least to do.
+
+        A problem whose runners have failed more than once is answered by a runner that has
+        nothing else: if it is what brings them down, it takes no others along.
+        """
+        size = self._config.group_size
+        for runner in self._runners.values():
+            if self._suspects and not runner.open:
+                runner.give(self._suspects.popleft())
+        loads = [
+            (len(runner.open) / runner.room(size), number)
+            for number, runner in self._runners.items()
+            if len(runner.open) < runner.room(size) and not self._suspected(runner)
+        ]
+        heapq.heapify(loads)
+        while self._queue and loads:
+            _, number = heapq.heappop(loads)
+            runner = self._runners[number]
+            runner.give(self._queue.popleft())
+            if len(runner.open) < runner.room(size):
+                heapq.heappush(loads, (len(runner.open) / runner.room(size), number))
+
+    def _suspected(self, runner: RunnerState) -> bool:
+        return len(runner.open) == 1 and self._attempts[next(iter(runner.open))] > 1
+
+    def _take(self, number: int, reply: RunnerReply) -> list[Group]:
+        """What a reply says; groups that were asked for, each once."""
+        runner = self._runners.get(number)
+        if runner is None:  # it was given up meanwhile, and its problems asked elsewhere
+            return []
+        runner.calling = False
+        if reply.steps != runner.steps or reply.groups or not reply.unfinished:
+            runner.steps, runner.heard = reply.steps, time.monotonic()
+        self.busy_s += max(0.0, reply.busy_s - runner.busy_s)
+        runner.busy_s, runner.capacity = reply.busy_s, reply.capacity
+        groups = []
+        for group in reply.groups:
+            if group.ref in runner.open:
+                del runner.open[group.ref]
+                self._attempts.pop(group.ref, None)
+                groups.append(group)
+        if reply.error is not None:
+            raise EngineError(f"runner {number} failed: {reply.error}")
+        if reply.broken is not None and number == LOCAL_RUNNER:
+            raise EngineError(f"the engine failed: {reply.broken}")
+        if reply.broken is not None:
+            self._lose(number, "failed", reply.broken)
+        return groups
+
+    # -- Runners that fail ------------------------------------------------------------------
+
+    def _check_runners(self) -> None:
+        """Lose the dead and the hung, take in those that are back."""
+        alive = set(self._calls.alive())
+        now, patience = time.monotonic(), self._config.runner_timeout_s
+        for number, runner in list(self._runners.items()):
+            if number not in alive:
+                self._lose(number, "died", "its process died")
+            elif number != LOCAL_RUNNER and runner.open and now - runner.heard > patience:
+                self._lose(number, "hung", f"no step in runner_timeout_s={patience:g} s")
+        if len(self._runners) < self._size:
+            self._back |= set(self._calls.returned())
+        self._back &= set(self._calls.alive())
+        if self._back and (equipped := self._equip(sorted(self._back))) is not None:
+            self._take_in(equipped)
+        self._check_that_one_is_left()
+
+    def _take_in(self, equipped: Sequence[int]) -> None:
+        for number in equipped:
+            logger.warning("runner %d is back", number)
+            self._runners[number] = RunnerState()
+            self._returned.append(number)
+        for number in self._back.difference(equipped):
+            logger.warning("runner %d is back, but does not take over weights", number)
+            self._calls.kill(number)
+        self._back.clear()
+
+    def _lose(self, number: int, kind: str, reason: str) -> None:
+        """Ask a runner's problems again, before all others, and end it if it still runs."""
+        runner = self._runners.pop(number)
+        self.lost[kind] += 1
+        self._reason = reason
+        logger.warning(
+            "runner %d %s (%s); its %d problems are asked again", number, kind, reason,
+            len(runner.open),
+        )  # fmt: skip
+        if kind != "died":
+            self._calls.kill(number)
+        again = sorted(runner.open, key=lambda ref: ref.position)
+        self._attempts.update(again)
+        limit = self._config.max_problem_attempts
+        for ref in reversed(again):
+            if self._attempts[ref] < limit:
+                queue = self._queue if self._attempts[ref] == 1 else self._suspects
+                queue.appendleft(ref)
+                continue
+            del self._attempts[ref]
+            why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"
+            self._given_up.append(failed_group(ref, f"{why}: {reason}", self.weights_version))
+
+    def _check_that_one_is_left(self) -> None:
+        if self._runners:
+            self._alone_since = None
+            return
+        now = time.monotonic()
+        self._alone_since = now if self._alone_since is None else self._alone_since
+        patience = self._config.runner_restart_timeout_s
+        if now - self._alone_since > patience:
+            raise EngineError(
+                f"no runner is left, and none came back in runner_restart_timeout_s="
+                f"{patience:g} s; {self.under_way} problems are unanswered. The last one: "
+                f"{self._reason}. See the actors' logs, and RLlib's `restart_failed_env_runners` "
+                "and `max_num_env_runner_restarts`"
+            )

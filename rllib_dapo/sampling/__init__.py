@@ -1,1 +1,0 @@
-"""Which groups make a batch, and how they become one."""

@@ -1,0 +1,1 @@
+"""Every setting: its type, bounds, unit, default and meaning, defined once."""
