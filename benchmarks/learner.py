@@ -95,7 +95,7 @@ def long_tailed_batch(groups: int, size: int, prompt: int, rng: np.random.Genera
     return TokenBatch(
         token_ids=np.concatenate(ids).astype(np.int64),
         prompt_lengths=np.array([len(prompts[g]) for g in owners], np.int64),
-        response_lengths=lengths,
+        completion_lengths=lengths,
         old_logprobs=np.full(tokens, -9.0, np.float32),
         advantages=rng.choice(np.array([-1.0, 1.0], np.float32), rows),
         loss_mask=np.ones(rows, np.bool_),
@@ -138,7 +138,7 @@ def make_step(
             model=str(model),
             lr=1e-6,
             max_tokens_per_microbatch=budget,
-            max_response_length=1024,
+            max_completion_length=1024,
             max_prompt_length=1024,
             **settings,
         )

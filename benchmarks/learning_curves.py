@@ -31,7 +31,7 @@ CONTROLS: dict[str, list[str]] = {
 ENGINES = ["num_env_runners=2", "num_cpus_per_env_runner=0.5"]
 ONE_STEP_OFF = [
     "num_env_runners=1",
-    "rollout_lead=1",
+    "async_level=1",
     "old_logprobs=learner",
     "importance_sampling=token",
 ]

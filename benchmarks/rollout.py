@@ -8,7 +8,7 @@
     groups   kept groups/s, streaming against rounds, with a vLLM engine
     cluster  the same with 64 scripted engines in virtual time
     driver   CPU time of the driver's process, 64 and 256 scripted runners, real messages
-    lead     `rollout_lead: 1` against 0, both phases of set length
+    lead     `async_level: 1` against 0, both phases of set length
     messages bytes of what is sent
 
 Each part runs in a process of its own. Variants of a part take turns, so that what else the
@@ -114,7 +114,7 @@ def measure_cluster(options: argparse.Namespace) -> Any:
         group_size=16,
         rate=0.5,
         engine_kwargs=engine,
-        max_response_length=512,
+        max_completion_length=512,
         soft_overlong_cache=64,
     )
     calls = VirtualCalls(config, 64)
@@ -143,10 +143,10 @@ def measure_driver(options: argparse.Namespace) -> Any:
 
 def measure_lead(options: argparse.Namespace) -> Any:
     """Part `lead`."""
-    import rollout_lead
+    import rollout_async
 
     start_ray()
-    return rollout_lead.measure()
+    return rollout_async.measure()
 
 
 def measure_messages(options: argparse.Namespace) -> Any:

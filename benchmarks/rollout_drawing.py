@@ -85,7 +85,7 @@ def draw_driver(axes: Any, driver: list[dict[str, Any]]) -> None:
 def draw_lead(axes: Any, lead: list[dict[str, Any]]) -> None:
     """Iteration times with and without a lead, and the ideal ones."""
     for place, case in enumerate(lead):
-        for side, (name, colour) in enumerate((("rollout_lead 0", GREY), ("rollout_lead 1", BLUE))):
+        for side, (name, colour) in enumerate((("async_level 0", GREY), ("async_level 1", BLUE))):
             values = case["iteration_s"][name]
             label = name.replace(" ", ": ") if not place else None
             at = place + 0.38 * side - 0.19

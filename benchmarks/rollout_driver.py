@@ -47,7 +47,7 @@ def scripted_config(*, groups: int, group_size: int, rate: float, **settings: An
                 "model": "embedded",
                 "groups_per_batch": groups,
                 "group_size": group_size,
-                "max_response_length": LIMIT,
+                "max_completion_length": LIMIT,
                 "soft_overlong_cache": 1024,
                 "engine_kwargs": engine,
                 **settings,
@@ -128,7 +128,7 @@ def measure(
                     "engine_s": longest,
                     "beyond_runners_s": sampled_wall - wall - longest,
                     "messages": group.calls - calls,
-                    "tokens": int(tokens.response_lengths.sum()),
+                    "tokens": int(tokens.completion_lengths.sum()),
                     **payload(batch),
                 }
             )

@@ -62,7 +62,7 @@ class Rounds:
     def _answer(self, count: int) -> list[Group]:
         self._pool.ask(self._problems.take(count))
         groups: list[Group] = []
-        while self._pool.under_way:
+        while self._pool.in_flight:
             groups += self._pool.poll()
         return groups
 
@@ -95,7 +95,7 @@ def measure(
 
     Args:
         config: the algorithm's; the environment is `SignalRateEnv`.
-        make_pool: the runners anew, without anything under way.
+        make_pool: the runners anew, without anything in flight.
         set_rate: sets the environments' rate.
         clock: seconds so far, real or virtual.
         rates: shares of problems whose groups carry a signal, and batches of one turn.

@@ -88,13 +88,13 @@ def lead_table(lead: list[dict[str, Any]]) -> str:
     """Iteration times, and those with a lead over the longer phase."""
     rows = []
     for case in lead:
-        plain, ahead = case["iteration_s"]["rollout_lead 0"], case["iteration_s"]["rollout_lead 1"]
+        plain, ahead = case["iteration_s"]["async_level 0"], case["iteration_s"]["async_level 1"]
         longest = max(case["sample_s"], case["learn_s"])
         over = [value / longest for value in ahead]
         numbers = [f"{case['sample_s']:g}", f"{case['learn_s']:g}"]
         rows.append([*numbers, spread(plain), spread(ahead), spread(over)])
-    header = ["a: sampling, s", "b: learning, s", "`rollout_lead: 0`, s"]
-    return table([*header, "`rollout_lead: 1`, s", "over max(a, b)"], rows)
+    header = ["a: sampling, s", "b: learning, s", "`async_level: 0`, s"]
+    return table([*header, "`async_level: 1`, s", "over max(a, b)"], rows)
 
 
 def messages_table(result: dict[str, Any]) -> str:

@@ -146,36 +146,36 @@ class Group:
 class TokenBatch:
     """What the learner trains on: B sequences laid end to end, no padding.
 
-    Sequence i is a prompt of `prompt_lengths[i]` tokens followed by a response of
-    `response_lengths[i]` tokens. Per-response arrays hold the responses end to end.
+    Sequence i is a prompt of `prompt_lengths[i]` tokens followed by a completion of
+    `completion_lengths[i]` tokens. Per-completion arrays hold the completions end to end.
 
     Attributes:
-        token_ids: int64[sum(prompt_lengths + response_lengths)].
+        token_ids: int64[sum(prompt_lengths + completion_lengths)].
         prompt_lengths: int64[B], tokens.
-        response_lengths: int64[B], tokens; 0 is allowed.
-        old_logprobs: float32[sum(response_lengths)], log π_old of each response token: as
+        completion_lengths: int64[B], tokens; 0 is allowed.
+        old_logprobs: float32[sum(completion_lengths)], log π_old of each completion token: as
             the engine sampled it, until the learner puts its own in place.
         advantages: float32[B], one per sequence (the same for each of its tokens).
-        loss_mask: bool[B], False takes a whole response out of numerator and
+        loss_mask: bool[B], False takes a whole completion out of numerator and
             denominator (overlong filtering).
         groups: int64[B], which group (0 … N-1) a sequence belongs to.
-        weights_versions: int64[sum(response_lengths)], version of the policy that sampled
-            each response token.
-        importance_weights: float32[sum(response_lengths)], what the token's objective is
+        weights_versions: int64[sum(completion_lengths)], version of the policy that sampled
+            each completion token.
+        importance_weights: float32[sum(completion_lengths)], what the token's objective is
             multiplied by; 1 unless the learner corrects for the engine's arithmetic. 0
             takes the token out of numerator and denominator.
-        reference_logprobs: float32[sum(response_lengths)], log π_ref of each response token;
+        reference_logprobs: float32[sum(completion_lengths)], log π_ref of each completion token;
             0 unless the learner compares with a reference policy.
 
     Example: two answers, [5, 2] and [6], to the prompt [1, 4]:
-        token_ids [1,4,5,2, 1,4,6], prompt_lengths [2,2], response_lengths [2,1],
+        token_ids [1,4,5,2, 1,4,6], prompt_lengths [2,2], completion_lengths [2,1],
         old_logprobs [-.1,-.2, -.9], advantages [1,-1], loss_mask [T,T], groups [0,0],
         weights_versions [3,3, 3], importance_weights [1,1, 1], reference_logprobs [0,0, 0].
     """
 
     token_ids: IntArray
     prompt_lengths: IntArray
-    response_lengths: IntArray
+    completion_lengths: IntArray
     old_logprobs: FloatArray
     advantages: FloatArray
     loss_mask: BoolArray
@@ -190,15 +190,15 @@ class TokenBatch:
 
     @property
     def lengths(self) -> IntArray:
-        """int64[B], prompt plus response tokens of each sequence."""
-        return self.prompt_lengths + self.response_lengths
+        """int64[B], prompt plus completion tokens of each sequence."""
+        return self.prompt_lengths + self.completion_lengths
 
     @property
     def sequence_ids(self) -> IntArray:
-        """int64[sum(response_lengths)], which sequence (0 … B-1) a response token is of."""
-        return np.repeat(np.arange(len(self)), self.response_lengths)
+        """int64[sum(completion_lengths)], which sequence (0 … B-1) a completion token is of."""
+        return np.repeat(np.arange(len(self)), self.completion_lengths)
 
     @property
     def num_loss_tokens(self) -> int:
-        """Response tokens kept in the loss: the denominator of Eq. 12."""
-        return int(self.response_lengths[self.loss_mask].sum())
+        """Completion tokens kept in the loss: the denominator of Eq. 12."""
+        return int(self.completion_lengths[self.loss_mask].sum())

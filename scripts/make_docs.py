@@ -34,7 +34,7 @@ Made from `rllib_dapo/settings/`. They are keys of `config:` in a YAML file, and
 | setting | default | meaning |
 | --- | --- | --- |
 | `lr` | 3e-4 | learning rate after warm-up. Paper: 1e-6 |
-| `minibatch_size` | 128 | responses per optimizer step; divides a batch. Paper: 512 |
+| `minibatch_size` | 128 | completions per optimizer step; divides a batch. Paper: 512 |
 | `num_epochs` | 1 | passes over a batch. Paper: 1 |
 | `grad_clip` | 1.0 | bound on the norm of the whole gradient. Paper's recipe: 1.0 |
 | `seed` | None | of problems, sampling and minibatches; None is 0 |

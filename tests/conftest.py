@@ -58,7 +58,7 @@ def session_runner() -> Iterator[Any]:
     config = (
         DAPOConfig()
         .environment("rllib_dapo/Arithmetic-v0")
-        .training(group_size=4, max_prompt_length=192, max_response_length=64)
+        .training(group_size=4, max_prompt_length=192, max_completion_length=64)
         .evaluation(evaluation_config={"env_config": {"split": "validation"}})
         .debugging(seed=0)
     )

@@ -65,8 +65,8 @@ def test_rollout_numbers_tell_sampled_from_trained_answers():
     assert values["score_mean"] == -0.5
     assert values["num_env_steps_sampled"] == 4
     assert values["tokens_sampled"] == 20
-    assert values["response_length_mean"] == 5
-    assert values["response_length_max"] == 9
+    assert values["completion_length_mean"] == 5
+    assert values["completion_length_max"] == 9
     assert values["length_penalty_mean"] == pytest.approx(-0.75 / 2)
     assert values["episode_return_mean"] == pytest.approx(-0.75 / 2)
     assert (values["groups_sampled"], values["groups_kept"], values["groups_failed"]) == (3, 1, 1)
@@ -121,7 +121,7 @@ def test_how_verdicts_came_about_and_what_was_reflected_on():
     assert values["verdict_timed_out_share"] == 0.2
     assert values["verdict_refused_share"] == 0.2
     assert values["reflection_share"] == 0.8
-    assert values["reflections_per_answer"] == 2.0
+    assert values["reflections_per_completion"] == 2.0
     silent = batch_metrics([group], [group], {"kept": 1}, SHAPING)  # nothing in its info
     assert silent["verdict_no_answer_share"] == silent["reflection_share"] == 0.0
 
@@ -136,22 +136,22 @@ def test_reasons_are_shares_of_the_scored_groups():
 
 def test_what_was_asked_for_and_what_comes_from_other_batches():
     progress = Progress(
-        kept=4, wanted=3, dropped={}, carried=2, asked=9, resolved=6, under_way=3, limit=30
+        kept=4, wanted=3, dropped={}, carried=2, asked=9, resolved=6, in_flight=3, limit=30
     )
     batch = [make_group(i, [1.0, -1.0]) for i in range(3)]
     values = demand_metrics(progress, batch, surplus=1, expired=7, keep_rate=0.25)
     assert values == {
         "groups_asked": 9.0,
-        "groups_under_way": 3.0,
-        "groups_reused": 2.0,
-        "groups_surplus": 1.0,
+        "groups_in_flight": 3.0,
+        "groups_from_buffer": 2.0,
+        "groups_buffered": 1.0,
         "groups_expired": 7.0,
         "keep_rate": 0.25,
     }
     assert set(values) <= names(metrics.ROLLOUT_METRICS, metrics.ROLLOUT)
     for used in (batch[:1], []):  # more carried over than used
         reused = demand_metrics(progress, used, surplus=1, expired=0, keep_rate=1.0)
-        assert reused["groups_reused"] == len(used)
+        assert reused["groups_from_buffer"] == len(used)
 
 
 def test_evaluation_numbers_are_those_of_k_answers_to_each_problem():

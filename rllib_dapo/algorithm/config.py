@@ -87,7 +87,7 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         model: str = NotProvided,
         trust_remote_code: bool = NotProvided,
         max_prompt_length: int = NotProvided,
-        max_response_length: int = NotProvided,
+        max_completion_length: int = NotProvided,
         prompt_template: str = NotProvided,
         system_prompt: str | None = NotProvided,
         few_shot: Sequence[dict[str, str]] = NotProvided,
@@ -113,8 +113,8 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         max_sampling_rounds: int = NotProvided,
         at_sampling_limit: AtLimit = NotProvided,
         unfinished_groups: UnfinishedGroups = NotProvided,
-        max_group_age: int = NotProvided,
-        rollout_lead: Literal[0, 1] = NotProvided,
+        max_staleness: int = NotProvided,
+        async_level: Literal[0, 1] = NotProvided,
         runner_timeout_s: float = NotProvided,
         runner_restart_timeout_s: float = NotProvided,
         max_problem_attempts: int = NotProvided,
@@ -255,8 +255,8 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         return dict(super()._model_config_auto_includes) | own
 
     @property
-    def responses_per_batch(self) -> int:
-        """Responses of a full batch: groups_per_batch · group_size."""
+    def completions_per_batch(self) -> int:
+        """Completions of a full batch: groups_per_batch · group_size."""
         return self.groups_per_batch * self.group_size
 
 

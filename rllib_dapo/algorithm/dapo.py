@@ -71,7 +71,7 @@ class DAPO(Algorithm):
     def training_step(self) -> None:
         """One iteration: sample until the batch is full, update, sync.
 
-        With `rollout_lead: 1` the next batch is sampled while the learner works on this one;
+        With `async_level: 1` the next batch is sampled while the learner works on this one;
         the engines get the new weights when both are done.
         """
         self._seconds = dict.fromkeys(_PHASES, 0.0)
@@ -81,7 +81,7 @@ class DAPO(Algorithm):
         with self._progress(self.iteration + 1) as progress:
             groups = self._rollouts.next_batch(progress.update)
         with self._learning(groups):
-            if config.rollout_lead:
+            if config.async_level:
                 with self._progress(self.iteration + 2) as progress:
                     self._rollouts.sample_ahead(progress.update)
         self._rollouts.settle()
@@ -96,7 +96,7 @@ class DAPO(Algorithm):
         """Update on a batch: beside what is done within, or after it if there is no lead."""
         if not groups:
             yield
-        elif not self.config.rollout_lead:
+        elif not self.config.async_level:
             yield
             if self.config.colocate:
                 self._rollouts.settle()  # asleep they would go on with the new weights
@@ -151,7 +151,7 @@ class DAPO(Algorithm):
     def _shaping(self) -> RewardShaping:
         config = self.config
         return RewardShaping(
-            max_length=config.max_response_length,
+            max_length=config.max_completion_length,
             overlong_cache=config.soft_overlong_cache if config.soft_overlong_punishment else None,
             overlong_filtering=config.overlong_filtering,
             normalize_std=config.normalize_advantage_std,

@@ -119,7 +119,9 @@ def check(config: DAPOConfig) -> None:
 def check_soft_overlong_settings(config: DAPOConfig) -> None:
     """Eq. 13 needs 0 < L_cache ≤ L_max; nothing is asked of it while it is off."""
     if config.soft_overlong_punishment:
-        check_soft_overlong(max_length=config.max_response_length, cache=config.soft_overlong_cache)
+        check_soft_overlong(
+            max_length=config.max_completion_length, cache=config.soft_overlong_cache
+        )
 
 
 @cache
@@ -146,7 +148,7 @@ def _check_ranges(config: DAPOConfig) -> None:
         "groups_per_batch": (1, "use 1 or more"),
         "max_sampling_rounds": (1, "use 1 or more"),
         "max_prompt_length": (1, "use 1 token or more"),
-        "max_response_length": (1, "use 1 token or more"),
+        "max_completion_length": (1, "use 1 token or more"),
         "warmup_iterations": (0, "use 0 for none"),
         "weight_decay": (0, "use 0 for none"),
         "max_tokens_per_microbatch": (1, "use 1 token or more"),
@@ -189,19 +191,19 @@ def _check_ranges(config: DAPOConfig) -> None:
 
 
 def _check_batch(config: DAPOConfig) -> None:
-    responses, size = config.responses_per_batch, config.minibatch_size
-    if size is None or not 1 <= size <= responses:
+    completions, size = config.completions_per_batch, config.minibatch_size
+    if size is None or not 1 <= size <= completions:
         refuse(
             "minibatch_size",
             size,
-            f"use 1 to {responses} responses (groups_per_batch={config.groups_per_batch} times "
+            f"use 1 to {completions} completions (groups_per_batch={config.groups_per_batch} times "
             f"group_size={config.group_size})",
         )
-    if responses % size:
+    if completions % size:
         refuse(
             "minibatch_size",
             size,
-            f"it must divide the {responses} responses of a batch (groups_per_batch="
+            f"it must divide the {completions} completions of a batch (groups_per_batch="
             f"{config.groups_per_batch} times group_size={config.group_size})",
         )
     if config.num_learners > size:
@@ -212,11 +214,11 @@ def _check_batch(config: DAPOConfig) -> None:
 
 def _check_model(config: DAPOConfig) -> None:
     facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
-    total = config.max_prompt_length + config.max_response_length
+    total = config.max_prompt_length + config.max_completion_length
     if facts.context_length is not None and total > facts.context_length:
         refuse(
-            "max_response_length",
-            config.max_response_length,
+            "max_completion_length",
+            config.max_completion_length,
             f"with max_prompt_length={config.max_prompt_length} that makes {total} tokens, more "
             f"than model={config.language_model!r} reads ({facts.context_length}); lower one",
         )

@@ -24,7 +24,7 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
     {
         "plain": "{problem}\n",
         "dapo": (
-            "Work through the math problem below, one step at a time. Close your response with"
+            "Work through the math problem below, one step at a time. Close your completion with"
             " a line of the form Answer: $Answer, where $Answer stands for the final answer,"
             ' and write nothing after it.\n\n{problem}\n\nDo not forget the last line: "Answer:"'
             " and then the final answer.\n"

@@ -19,7 +19,7 @@ from rllib_dapo.types import FloatArray, TokenBatch
 
 
 def drop_unusable(batch: TokenBatch) -> TokenBatch:
-    """Mask whole responses with a log-probability that is not finite.
+    """Mask whole completions with a log-probability that is not finite.
 
     The engine could not have sampled such a token, so nothing is known of that answer.
     """
@@ -66,7 +66,7 @@ def recompute(config: Any, batch: TokenBatch, learner_logprobs: FloatArray) -> R
         cap=config.importance_cap,
         mask_above=config.importance_mask_above,
     )
-    kept = np.repeat(batch.loss_mask, batch.response_lengths)
+    kept = np.repeat(batch.loss_mask, batch.completion_lengths)
     return Recomputed(
         batch=replace(
             batch,

@@ -20,7 +20,7 @@ _TOKEN_SUMS = (
     "reference_kl",
 )  # fmt: skip
 _SUMS = (
-    *_TOKEN_SUMS, "tokens", "gap", "gap_tokens", "responses", "kept", "all_tokens",
+    *_TOKEN_SUMS, "tokens", "gap", "gap_tokens", "completions", "kept", "all_tokens",
     "recomputed", "truncated", "masked",
 )  # fmt: skip
 _STEP_SUMS = ("loss", "grad_norm", "updates", "updates_skipped")
@@ -93,7 +93,7 @@ class UpdateMetrics:
     def add_minibatch(self, minibatch: TokenBatch, kept_tokens: int) -> None:
         """Add the counts of one minibatch; `kept_tokens` of it are in the loss."""
         self._sums["kept"] += kept_tokens
-        self._sums["responses"] += int(minibatch.response_lengths.sum())
+        self._sums["completions"] += int(minibatch.completion_lengths.sum())
         self._sums["all_tokens"] += int(minibatch.lengths.sum())
 
     def add_step(self, loss: Tensor, grad_norm: Tensor, *, skipped: bool) -> None:
@@ -133,8 +133,8 @@ class UpdateMetrics:
             "engine_gap_max": float(gap_max),
             "importance_truncated_share": total["truncated"] / recomputed,
             "importance_masked_share": total["masked"] / recomputed,
-            "masked_token_share": (total["responses"] - total["kept"])
-            / max(total["responses"], 1.0),
+            "masked_token_share": (total["completions"] - total["kept"])
+            / max(total["completions"], 1.0),
             "tokens_trained": total["tokens"],
             "tokens_per_s": total["all_tokens"] / max(seconds, 1e-9),
         }

@@ -38,7 +38,7 @@ class MicrobatchLayout:
             return pack(batch.lengths, self.max_tokens)
         return pack_shared(
             batch.prompt_lengths,
-            batch.response_lengths,
+            batch.completion_lengths,
             distinct_prompts(batch),
             self.max_tokens,
         )
@@ -52,7 +52,7 @@ class MicrobatchLayout:
             `importance_weights`, `reference_logprobs` and `advantages`; int64[T]
             `sequence_ids` and their number, `num_sequences`.
         """
-        lengths = rows.response_lengths
+        lengths = rows.completion_lengths
         layout: PackedRows | PaddedRows
         if self.packing:
             layout = pack_rows(rows, share_prompts=self.share_prompts)

@@ -18,7 +18,7 @@ _FIELDS = tuple(field.name for field in fields(TokenBatch))
 def to_multi_agent_batch(batch: TokenBatch) -> MultiAgentBatch:
     """Wrap a batch for `LearnerGroup.update(batch=…)`; nothing is copied.
 
-    Rows are responses, so RLlib's counts of trained "steps" count responses.
+    Rows are completions, so RLlib's counts of trained "steps" count completions.
     """
     # The first column gives RLlib the number of rows; the others may be ragged.
     columns = {"prompt_lengths": batch.prompt_lengths}

@@ -125,7 +125,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
         minibatch_size: int | None = None,
         **kwargs: Any,
     ) -> Iterator[MultiAgentBatch]:
-        """Minibatches that take each response exactly once per epoch.
+        """Minibatches that take each completion exactly once per epoch.
 
         `num_total_minibatches` is their number per epoch, fixed by the algorithm so that
         all learners take the same number of steps.
@@ -151,7 +151,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
             own = self._logprobs(batch, self.module[DEFAULT_MODULE_ID].forward_train)
             recomputed = recompute(self.config, batch, own)
             self._update_metrics.add_recomputed(recomputed)
-            kept = np.repeat(batch.loss_mask, batch.response_lengths)
+            kept = np.repeat(batch.loss_mask, batch.completion_lengths)
             fresh = (batch.weights_versions == self._sampling_version) & kept
             gaps = np.abs(own - batch.old_logprobs)[fresh]
             self._update_metrics.add_gaps(torch.from_numpy(gaps).to(self.device))
@@ -163,13 +163,13 @@ class DAPOTorchLearner(DistributedTorchLearner):
 
     @torch.no_grad()
     def _logprobs(self, batch: TokenBatch, forward: Forward) -> FloatArray:
-        """float32[T], log-probability of each response token, without gradient."""
+        """float32[T], log-probability of each completion token, without gradient."""
         logprobs = np.zeros_like(batch.old_logprobs)
         for rows in self._microbatches(batch):
             out = forward(self._layout.tensors(self._part(batch, rows), self.device))
             if len(rows):
                 values = out[Columns.ACTION_LOGP].float().cpu().numpy()
-                logprobs[ragged_indices(batch.response_lengths, rows)] = values
+                logprobs[ragged_indices(batch.completion_lengths, rows)] = values
         return logprobs
 
     # -- One optimizer step -------------------------------------------------------------------
@@ -180,7 +180,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
         """One optimizer step on one minibatch."""
         minibatch = from_multi_agent_batch(batch)
         kept = kept_lengths(
-            minibatch.response_lengths, minibatch.loss_mask, minibatch.importance_weights > 0
+            minibatch.completion_lengths, minibatch.loss_mask, minibatch.importance_weights > 0
         )
         weights = self._token_weights(minibatch, kept)
         for optimizer in self._optimizer_parameters:
@@ -206,7 +206,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
         return select(batch, rows) if len(rows) else idle_row(self._layout.pad_id)
 
     def _token_weights(self, minibatch: TokenBatch, kept: IntArray) -> FloatArray:
-        """float32[T], each response token's weight in the loss, from all learners' minibatches."""
+        """float32[T], the weight in the loss of each completion token, from all learners."""
         totals = loss_totals(kept, minibatch.groups, self._num_groups)
         totals = self._together.sum(torch.from_numpy(totals).to(self.device)).cpu().numpy()
         weights = loss_weights(
@@ -214,15 +214,15 @@ class DAPOTorchLearner(DistributedTorchLearner):
             kept,
             minibatch.groups,
             totals,
-            max_length=self.config.max_response_length,
+            max_length=self.config.max_completion_length,
         )
-        per_token = np.repeat(weights, minibatch.response_lengths)
+        per_token = np.repeat(weights, minibatch.completion_lengths)
         return np.where(minibatch.importance_weights > 0, per_token, 0.0).astype(np.float32)
 
     def _backward(self, minibatch: TokenBatch, rows: IntArray, weights: FloatArray) -> Tensor:
         """Forward and backward of one micro-batch; returns its share of the loss."""
         part = self._part(minibatch, rows)
-        own = weights[ragged_indices(minibatch.response_lengths, rows)]
+        own = weights[ragged_indices(minibatch.completion_lengths, rows)]
         own = own if len(rows) else np.zeros(1, np.float32)
         fresh = part.weights_versions == self._sampling_version
         batch = self._layout.tensors(part, self.device) | {
@@ -244,7 +244,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
         Args:
             module_id: RLlib's; there is one module.
             config: the DAPO configuration.
-            batch: what `MicrobatchLayout.tensors` made, and per response token float32[T]
+            batch: what `MicrobatchLayout.tensors` made, and per completion token float32[T]
                 `token_weights` (0 takes a token out) and bool[T] `on_policy`, sampled by
                 the weights this update began with.
             fwd_out: what `DAPOTorchRLModule._forward_train` returned.

@@ -2,7 +2,7 @@
 
     loss = − Σ_i Σ_t  w_i · objective_{i,t}
 
-    kept_lengths  -> |o_i|, the tokens of each response that are in the loss
+    kept_lengths  -> |o_i|, the tokens of each completion that are in the loss
     loss_totals   -> counts of these; totals of parts add up to those of the whole
     loss_weights  -> w_i, from a part's |o_i| and the totals of the *whole* minibatch
 
@@ -24,23 +24,23 @@ from rllib_dapo.types import BoolArray, IntArray
 
 
 def kept_lengths(
-    response_lengths: IntArray, loss_mask: BoolArray, token_mask: BoolArray
+    completion_lengths: IntArray, loss_mask: BoolArray, token_mask: BoolArray
 ) -> IntArray:
-    """|o_i|: how many tokens of each response are in the loss.
+    """|o_i|: how many tokens of each completion are in the loss.
 
     What is masked leaves numerator and denominator alike, as if it had never been sampled.
 
     Args:
-        response_lengths: int64[B], tokens of each response.
-        loss_mask: bool[B], False for responses taken out as a whole.
-        token_mask: bool[sum(response_lengths)], False for single tokens taken out (those
+        completion_lengths: int64[B], tokens of each completion.
+        loss_mask: bool[B], False for completions taken out as a whole.
+        token_mask: bool[sum(completion_lengths)], False for single tokens taken out (those
             with importance weight 0).
 
     Returns:
-        int64[B]; 0 for masked responses and for those without a kept token.
+        int64[B]; 0 for masked completions and for those without a kept token.
     """
-    owner = np.repeat(np.arange(len(response_lengths)), response_lengths)
-    kept = np.bincount(owner[token_mask], minlength=len(response_lengths))
+    owner = np.repeat(np.arange(len(completion_lengths)), completion_lengths)
+    kept = np.bincount(owner[token_mask], minlength=len(completion_lengths))
     return np.where(loss_mask, kept, 0).astype(np.int64)
 
 
@@ -93,7 +93,7 @@ def loss_weights(
 
     |o_i| counts kept tokens; B the sequences and N the groups that have one; g(i) is the
     group of i. All sums run over the whole minibatch. Sequences without a kept token are
-    in none of them: masking a response gives the same loss as never having sampled it.
+    in none of them: masking a completion gives the same loss as never having sampled it.
 
     DAPO's Eq. 12 is the token mean of *one* group, inside an expectation over questions:
     `group_token_mean`. Its recipe takes one mean over all tokens of the minibatch instead:
@@ -141,8 +141,8 @@ def _positive(max_length: int) -> int:
     """L_max, refused if it cannot be divided by."""
     if max_length < 1:
         raise SettingError(
-            f"max_response_length={max_length}: loss_aggregation='constant' divides by it; use 1 "
+            f"max_completion_length={max_length}: loss_aggregation='constant' divides by it; use 1 "
             "or more",
-            "max_response_length",
+            "max_completion_length",
         )
     return max_length

@@ -44,7 +44,7 @@ def kl_estimate(
 
     Args:
         kind: which estimator.
-        logprobs: float[T], log π_θ of each response token, with gradient.
+        logprobs: float[T], log π_θ of each completion token, with gradient.
         reference_logprobs: float[T], log π_ref, at the same temperature.
         token_mask: bool[T], False takes a token out: estimate 0, gradient 0, whatever its
             log-probabilities are (NaN included).

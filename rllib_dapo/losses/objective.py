@@ -3,7 +3,7 @@
     logprobs, old_logprobs --token_log_ratio--> log r
                         (--sequence_log_ratio--> log s, where a sequence has one ratio)
     clipped_objective(log r or log s, Â).objective -> float[T]  }
-    loss_weights(...) repeated by response length  -> float[T]  } weighted_loss
+    loss_weights(...) repeated by completion length  -> float[T]  } weighted_loss
 
 The objective knows nothing of batches; how its tokens are averaged is in
 `ops.aggregation`.
@@ -32,7 +32,7 @@ def token_log_ratio(logprobs: Tensor, old_logprobs: Tensor, token_mask: Tensor) 
     ```
 
     Args:
-        logprobs: float[T], log π_θ of each response token, with gradient.
+        logprobs: float[T], log π_θ of each completion token, with gradient.
         old_logprobs: float[T], log π_old, at the same temperature.
         token_mask: bool[T], False takes a token out.
 
@@ -163,7 +163,7 @@ def weighted_loss(objective: Tensor, token_weights: Tensor) -> Tensor:
     Args:
         objective: float[T], J, what is maximised, per token; finite (0 where masked).
         token_weights: float[T], `ops.aggregation.loss_weights` repeated over each
-            response's tokens.
+            completion's tokens.
     """
     return -(token_weights * objective).sum()
 

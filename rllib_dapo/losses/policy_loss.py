@@ -26,7 +26,7 @@ from rllib_dapo.losses.objective import (
 
 @dataclass(frozen=True, slots=True)
 class TokenObjective:
-    """Per response token of one micro-batch; every tensor is [T].
+    """Per completion token of one micro-batch; every tensor is [T].
 
     Attributes:
         objective: to be maximised; carries the gradient.

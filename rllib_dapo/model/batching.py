@@ -28,11 +28,11 @@ def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
     """
     picked = np.asarray(rows)
     picked = np.flatnonzero(picked) if picked.dtype == np.bool_ else picked.astype(np.int64)
-    tokens = ragged_indices(batch.response_lengths, picked)
+    tokens = ragged_indices(batch.completion_lengths, picked)
     return TokenBatch(
         token_ids=batch.token_ids[ragged_indices(batch.lengths, picked)],
         prompt_lengths=batch.prompt_lengths[picked],
-        response_lengths=batch.response_lengths[picked],
+        completion_lengths=batch.completion_lengths[picked],
         old_logprobs=batch.old_logprobs[tokens],
         advantages=batch.advantages[picked],
         loss_mask=batch.loss_mask[picked],
@@ -60,7 +60,7 @@ def concatenate(batches: Sequence[TokenBatch], *, distinct_groups: bool = False)
     return TokenBatch(
         token_ids=np.concatenate([no_ints, *(b.token_ids for b in batches)]),
         prompt_lengths=np.concatenate([no_ints, *(b.prompt_lengths for b in batches)]),
-        response_lengths=np.concatenate([no_ints, *(b.response_lengths for b in batches)]),
+        completion_lengths=np.concatenate([no_ints, *(b.completion_lengths for b in batches)]),
         old_logprobs=np.concatenate([no_floats, *(b.old_logprobs for b in batches)]),
         advantages=np.concatenate([no_floats, *(b.advantages for b in batches)]),
         loss_mask=np.concatenate([np.zeros(0, np.bool_), *(b.loss_mask for b in batches)]),
@@ -140,10 +140,10 @@ def microbatches(lengths: IntArray, max_tokens: int) -> list[IntArray]:
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows:
-    """B sequences padded on the right to L tokens, and where their responses are.
+    """B sequences padded on the right to L tokens, and where their completions are.
 
     The model maps `input_ids` to hidden states [B, L, H]. The state at position p
-    predicts the token at p + 1, so that of response token t of row i is at position
+    predicts the token at p + 1, so that of completion token t of row i is at position
     prompt_lengths[i] + t − 1 (for t = 0, the end of the prompt). Only these states need
     the lm_head:
 
@@ -157,9 +157,9 @@ class PaddedRows:
             so a padding id that is also an EOS id does no harm.
         position_ids: int64[B, L], 0 … L − 1 in every row.
         predictors: int64[T], row · L + position of the state that predicts each target.
-        targets: int64[T], response token ids of all rows, end to end.
+        targets: int64[T], completion token ids of all rows, end to end.
 
-    Example: rows [1,4 | 5,2] and [1,4 | 6] (prompt | response), pad_id 0:
+    Example: rows [1,4 | 5,2] and [1,4 | 6] (prompt | completion), pad_id 0:
         input_ids [[1,4,5,2], [1,4,6,0]], predictors [1,2, 5], targets [5,2, 6].
     """
 
@@ -174,13 +174,13 @@ def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
     """Lay out a (micro-)batch for the model. See `PaddedRows`.
 
     Raises:
-        TrainingError: a response follows an empty prompt; nothing predicts its start.
+        TrainingError: a completion follows an empty prompt; nothing predicts its start.
     """
     lengths = batch.lengths
-    orphans = np.flatnonzero((batch.prompt_lengths < 1) & (batch.response_lengths > 0))
+    orphans = np.flatnonzero((batch.prompt_lengths < 1) & (batch.completion_lengths > 0))
     if len(orphans):
         raise TrainingError(
-            f"row {orphans[0]} has a response but prompt_lengths=0, so no token predicts its "
+            f"row {orphans[0]} has a completion but prompt_lengths=0, so no token predicts its "
             "first one; begin prompts with a BOS token or use a prompt_template"
         )
     rows, width = len(batch), int(lengths.max(initial=0))
@@ -190,7 +190,7 @@ def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
     input_ids[is_token] = batch.token_ids
 
     first = np.arange(rows) * width + batch.prompt_lengths - 1
-    predictors = ragged_ranges(first, batch.response_lengths)
+    predictors = ragged_ranges(first, batch.completion_lengths)
     return PaddedRows(
         input_ids=input_ids,
         attention_mask=is_token.astype(np.int64),
@@ -201,7 +201,7 @@ def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
 
 
 def idle_row(token_id: int) -> TokenBatch:
-    """One row that weighs nothing: a prompt and a masked response of one token each.
+    """One row that weighs nothing: a prompt and a masked completion of one token each.
 
     For a learner that has no rows left but must take part in a forward pass of the others.
     """
@@ -210,7 +210,7 @@ def idle_row(token_id: int) -> TokenBatch:
     return TokenBatch(
         token_ids=np.full(2, token_id, np.int64),
         prompt_lengths=one,
-        response_lengths=one,
+        completion_lengths=one,
         old_logprobs=nothing,
         advantages=nothing,
         loss_mask=np.zeros(1, np.bool_),

@@ -28,7 +28,7 @@ def check_packable(config: Any, longest: int) -> None:
 
     Args:
         config: the transformers configuration.
-        longest: tokens of the longest sequence, prompt and response together.
+        longest: tokens of the longest sequence, prompt and completion together.
 
     Raises:
         SettingError: the model cannot read packed rows, and why.
@@ -77,6 +77,6 @@ def _layer_reason(text: Any, longest: int) -> str | None:
     if window and used and getattr(text, "use_sliding_window", True) and window < longest:
         return (
             f"has sliding_window={window}, shorter than the longest sequence of {longest} tokens "
-            "(max_prompt_length + max_response_length)"
+            "(max_prompt_length + max_completion_length)"
         )
     return None

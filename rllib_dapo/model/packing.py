@@ -77,7 +77,7 @@ def distinct_prompts(batch: TokenBatch) -> IntArray:
 
 
 def pack_shared(
-    prompt_lengths: IntArray, response_lengths: IntArray, prompts: IntArray, max_tokens: int
+    prompt_lengths: IntArray, completion_lengths: IntArray, prompts: IntArray, max_tokens: int
 ) -> list[IntArray]:
     """`pack` for rows that share prompts: a bin holds each of its prompts once.
 
@@ -90,7 +90,7 @@ def pack_shared(
 
     Args:
         prompt_lengths: int64[B], tokens.
-        response_lengths: int64[B], tokens.
+        completion_lengths: int64[B], tokens.
         prompts: int64[B], equal for rows with the same prompt (`distinct_prompts`).
         max_tokens: the budget of a bin, in tokens of the flat row.
 
@@ -102,26 +102,26 @@ def pack_shared(
         SettingError: `max_tokens` is below 1.
     """
     _check_budget(max_tokens)
-    responses = response_lengths.tolist()
+    completions = completion_lengths.tolist()
     bins: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (tokens left, bin), ascending
     left_over: list[int] = []  # of each bin
-    for prompt, rows in _groups(prompt_lengths, response_lengths, prompts):
+    for prompt, rows in _groups(prompt_lengths, completion_lengths, prompts):
         left = rows
         while left:
-            at = bisect_left(rooms, (prompt + sum(responses[row] for row in left),))
+            at = bisect_left(rooms, (prompt + sum(completions[row] for row in left),))
             taken = left
             if at == len(rooms):  # nowhere as a whole
                 at -= 1
-                taken = _fitting(left, responses, rooms[at][0] - prompt) if rooms else []
-                if not taken or sum(responses[row] for row in taken) < prompt:
+                taken = _fitting(left, completions, rooms[at][0] - prompt) if rooms else []
+                if not taken or sum(completions[row] for row in taken) < prompt:
                     at = len(rooms)
-                    taken = _fitting(left, responses, max_tokens - prompt) or left[:1]
+                    taken = _fitting(left, completions, max_tokens - prompt) or left[:1]
                     rooms.append((max_tokens, len(bins)))
                     bins.append([])
                     left_over.append(max_tokens)
             room, number = rooms.pop(at)
-            room -= prompt + sum(responses[row] for row in taken)
+            room -= prompt + sum(completions[row] for row in taken)
             bins[number] += taken
             left_over[number] = room
             if room >= 0:
@@ -133,15 +133,15 @@ def pack_shared(
 
 
 def _groups(
-    prompt_lengths: IntArray, response_lengths: IntArray, prompts: IntArray
+    prompt_lengths: IntArray, completion_lengths: IntArray, prompts: IntArray
 ) -> list[tuple[int, list[int]]]:
-    """(prompt length, rows from the longest response on) of each prompt, most tokens first."""
-    order = np.lexsort((-response_lengths, prompts))  # by prompt, then by response
+    """(prompt length, rows from the longest completion on) of each prompt, most tokens first."""
+    order = np.lexsort((-completion_lengths, prompts))  # by prompt, then by completion
     cuts = np.flatnonzero(np.diff(prompts[order])) + 1
     groups = [
         (int(prompt_lengths[rows[0]]), rows.tolist()) for rows in np.split(order, cuts) if len(rows)
     ]
-    groups.sort(key=lambda group: -(group[0] + int(response_lengths[group[1]].sum())))
+    groups.sort(key=lambda group: -(group[0] + int(completion_lengths[group[1]].sum())))
     return groups
 
 
@@ -184,7 +184,7 @@ class PackedRows:
             prompt.
         predictors: int64[T], position in the flat row of the state that predicts each
             target. The end of a shared prompt occurs several times.
-        targets: int64[T], response token ids of all rows, end to end.
+        targets: int64[T], completion token ids of all rows, end to end.
         lengths: int64[S], tokens of the sequences as attention sees them, end to end;
             none is 0. Σ lengths = E, or N if nothing is shared.
         gather: int64[E], position in the flat row of each token that attention sees, or
@@ -192,7 +192,7 @@ class PackedRows:
         scatter: int64[N], the inverse: where attention's result for each position of the
             flat row is; None with `gather`.
 
-    Example: rows [1,4 | 5,2] and [1,4 | 6] (prompt | response), with a shared prompt:
+    Example: rows [1,4 | 5,2] and [1,4 | 6] (prompt | completion), with a shared prompt:
         input_ids [[1,4,5,2,6]], position_ids [[0,1,2,3,2]], predictors [1,2, 1],
         targets [5,2, 6], lengths [4,3], gather [0,1,2,3, 0,1,4], scatter [0,1,2,3,6].
     """
@@ -214,13 +214,13 @@ def pack_rows(batch: TokenBatch, *, share_prompts: bool) -> PackedRows:
         share_prompts: True computes equal prompts once, False once per row.
 
     Raises:
-        TrainingError: a response follows an empty prompt; nothing predicts its start.
+        TrainingError: a completion follows an empty prompt; nothing predicts its start.
     """
-    prompt_lengths, response_lengths = batch.prompt_lengths, batch.response_lengths
-    orphans = np.flatnonzero((prompt_lengths < 1) & (response_lengths > 0))
+    prompt_lengths, completion_lengths = batch.prompt_lengths, batch.completion_lengths
+    orphans = np.flatnonzero((prompt_lengths < 1) & (completion_lengths > 0))
     if len(orphans):
         raise TrainingError(
-            f"row {orphans[0]} has a response but prompt_lengths=0, so no token predicts its "
+            f"row {orphans[0]} has a completion but prompt_lengths=0, so no token predicts its "
             "first one; begin prompts with a BOS token or use a prompt_template"
         )
     count = len(batch)
@@ -230,7 +230,7 @@ def pack_rows(batch: TokenBatch, *, share_prompts: bool) -> PackedRows:
 
     # The pieces of the flat row: of each row in `order` its prompt, if it opens one, and
     # its answer.
-    pieces = np.stack([prompt_lengths[order] * opens, response_lengths[order]], axis=1)
+    pieces = np.stack([prompt_lengths[order] * opens, completion_lengths[order]], axis=1)
     ends = np.cumsum(pieces).reshape(count, 2)
     prompt_at, answer_at = np.empty(count, np.int64), np.empty(count, np.int64)
     openers = np.flatnonzero(opens)[np.cumsum(opens) - 1]  # of the prompt of each row
@@ -242,19 +242,19 @@ def pack_rows(batch: TokenBatch, *, share_prompts: bool) -> PackedRows:
     firsts = np.stack([np.zeros_like(order), prompt_lengths[order]], axis=1)
     input_ids = batch.token_ids[ragged_ranges(sources.ravel(), pieces.ravel())]
 
-    predictors = ragged_ranges(answer_at - 1, response_lengths)
-    answered = response_lengths > 0
-    first_targets = (np.cumsum(response_lengths) - response_lengths)[answered]
+    predictors = ragged_ranges(answer_at - 1, completion_lengths)
+    answered = completion_lengths > 0
+    first_targets = (np.cumsum(completion_lengths) - completion_lengths)[answered]
     predictors[first_targets] = (prompt_at + prompt_lengths - 1)[answered]
 
     lengths, gather, scatter = _attention_sequences(
-        order, opens, np.stack([prompt_at, answer_at], 1), prompt_lengths, response_lengths
+        order, opens, np.stack([prompt_at, answer_at], 1), prompt_lengths, completion_lengths
     )
     return PackedRows(
         input_ids=input_ids[None],
         position_ids=ragged_ranges(firsts.ravel(), pieces.ravel())[None],
         predictors=predictors,
-        targets=batch.token_ids[ragged_ranges(row_at + prompt_lengths, response_lengths)],
+        targets=batch.token_ids[ragged_ranges(row_at + prompt_lengths, completion_lengths)],
         lengths=lengths,
         gather=gather,
         scatter=scatter,
@@ -266,18 +266,18 @@ def _attention_sequences(
     opens: np.ndarray[tuple[int], np.dtype[np.bool_]],
     starts: IntArray,
     prompt_lengths: IntArray,
-    response_lengths: IntArray,
+    completion_lengths: IntArray,
 ) -> tuple[IntArray, IntArray | None, IntArray | None]:
     """`lengths`, `gather` and `scatter` of `PackedRows`; `starts` are [B, 2] in the flat row."""
     # A row without an answer adds nothing to a prompt that another row brings along.
     group = np.cumsum(opens)
-    answered = np.isin(group, group[response_lengths[order] > 0])
-    rows = order[(response_lengths[order] > 0) | (opens & ~answered)]
-    pieces = np.stack([prompt_lengths[rows], response_lengths[rows]], axis=1)
+    answered = np.isin(group, group[completion_lengths[order] > 0])
+    rows = order[(completion_lengths[order] > 0) | (opens & ~answered)]
+    pieces = np.stack([prompt_lengths[rows], completion_lengths[rows]], axis=1)
     lengths = pieces.sum(axis=1)
     gather = ragged_ranges(starts[rows].ravel(), pieces.ravel())
     lengths = lengths[lengths > 0]
-    total = int((prompt_lengths[order] * opens).sum() + response_lengths.sum())
+    total = int((prompt_lengths[order] * opens).sum() + completion_lengths.sum())
     if len(gather) == total:
         return lengths, None, None
     scatter = np.empty(total, np.int64)

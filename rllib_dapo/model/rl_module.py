@@ -61,7 +61,7 @@ class DAPOTorchRLModule(TorchRLModule):
             )
 
     def _forward_train(self, batch: Mapping[str, Any], **kwargs: Any) -> dict[str, Tensor]:
-        """Log-probabilities and entropies of response tokens.
+        """Log-probabilities and entropies of completion tokens.
 
         Args:
             batch: what `microbatch.MicrobatchLayout.tensors` made.

@@ -32,7 +32,7 @@ def soft_overlong_punishment(
     line clipped to [−1, 0].
 
     Args:
-        length: |y|, response tokens; one number or int64[B].
+        length: |y|, completion tokens; one number or int64[B].
         max_length: L_max, in tokens, where the punishment reaches −1. With the paper's
             numbers the generation limit, 20,480: the expected maximum of 16,384 tokens
             plus the cache.
@@ -54,14 +54,14 @@ def check_soft_overlong(*, max_length: int, cache: int) -> None:
     if cache <= 0:
         raise SettingError(
             f"soft_overlong_cache={cache}: the interval over which the punishment grows needs at "
-            "least 1 token; the paper uses a fifth of max_response_length (4096 of 20480). To "
+            "least 1 token; the paper uses a fifth of max_completion_length (4096 of 20480). To "
             "train without the punishment, switch it off instead of setting its interval to 0",
             "soft_overlong_cache",
         )
     if cache > max_length:
         raise SettingError(
-            f"soft_overlong_cache={cache} is longer than max_response_length={max_length}, so "
+            f"soft_overlong_cache={cache} is longer than max_completion_length={max_length}, so "
             "even an empty answer would be punished; lower soft_overlong_cache (the paper uses a "
-            "fifth of max_response_length) or raise max_response_length",
+            "fifth of max_completion_length) or raise max_completion_length",
             "soft_overlong_cache",
         )

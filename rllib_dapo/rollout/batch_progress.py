@@ -18,7 +18,7 @@ class Progress:
         carried: groups among the kept that earlier batches left over.
         asked: problems newly asked for this batch.
         resolved: groups that came back, kept or dropped; the carried ones are not in it.
-        under_way: problems asked for, in this batch or before, and not resolved.
+        in_flight: problems asked for, in this batch or before, and not resolved.
         limit: problems that may be asked for.
     """
 
@@ -28,7 +28,7 @@ class Progress:
     carried: int
     asked: int
     resolved: int
-    under_way: int
+    in_flight: int
     limit: int
 
 

@@ -28,7 +28,7 @@ class KeepRate:
         """The share, in [1/20, 1].
 
         Args:
-            kept: groups kept so far in the batch under way, which is not learned from yet.
+            kept: groups kept so far in the batch in flight, which is not learned from yet.
             sampled: groups sampled so far in it.
         """
         return max(_LOWEST_RATE, (self._kept + kept) / (self._sampled + sampled))

@@ -99,7 +99,7 @@ class DynamicSampler:
         self._asked: list[int] = []  # positions, in problem order
         self._asked_newly = 0
         self._target = 0  # of len(self._asked)
-        self._outstanding: dict[int, ProblemRef] = {}
+        self._in_flight: dict[int, ProblemRef] = {}
         self._verdicts: dict[int, Verdict] = {}
         self._counts: Counter[str] = Counter()
         self._kept: dict[int, Group] = {}
@@ -127,21 +127,21 @@ class DynamicSampler:
 
         Args:
             refs: the problems, at later positions than those noted before.
-            earlier: they were asked in an earlier batch and are still under way: the limit
+            earlier: they were asked in an earlier batch and are still in flight: the limit
                 does not count them. Note these before the first new one.
 
         Raises:
             SamplingError: a problem comes before one that the batch has looked at already.
         """
         for ref in refs:
-            if ref.position in self._verdicts or ref.position in self._outstanding:
+            if ref.position in self._verdicts or ref.position in self._in_flight:
                 continue
             if self._prefix and ref.position < self._asked[self._prefix - 1]:
                 raise SamplingError(
                     f"problem {ref.position} was noted too late: the batch is already past it; "
                     "note problems in the order of their positions, unfinished ones first"
                 )
-            self._outstanding[ref.position] = ref
+            self._in_flight[ref.position] = ref
             self._asked.append(ref.position)
             self._asked_newly += not earlier
         self._asked.sort()
@@ -165,7 +165,7 @@ class DynamicSampler:
             seemed dead may come back twice, the second time after its batch is over.
         """
         position = group.ref.position
-        if self._outstanding.pop(position, None) is None:
+        if self._in_flight.pop(position, None) is None:
             self.duplicates += 1
             return None
         self._raise_target()  # of what was looked at so far, should no one have asked
@@ -211,13 +211,13 @@ class DynamicSampler:
 
     @property
     def done(self) -> bool:
-        """True when nothing is to be asked for, and the batch is full or nothing under way."""
-        return not self.demand() and (self.full or not self._outstanding)
+        """True when nothing is to be asked for, and the batch is full or nothing in flight."""
+        return not self.demand() and (self.full or not self._in_flight)
 
     @property
-    def outstanding(self) -> tuple[ProblemRef, ...]:
+    def in_flight(self) -> tuple[ProblemRef, ...]:
         """Problems asked for and not resolved, in problem order."""
-        return tuple(self._outstanding[position] for position in sorted(self._outstanding))
+        return tuple(self._in_flight[position] for position in sorted(self._in_flight))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -244,7 +244,7 @@ class DynamicSampler:
             carried=self._carried,
             asked=self._asked_newly,
             resolved=self._counts.total(),
-            under_way=len(self._outstanding),
+            in_flight=len(self._in_flight),
             limit=self.max_problems,
         )
 
@@ -259,7 +259,7 @@ class DynamicSampler:
         if not self.done:
             raise SamplingError(
                 f"the batch is not done: {len(self._chosen)} of {self.wanted} groups are there, "
-                f"{len(self._outstanding)} problems under way and {self.demand()} to be asked for"
+                f"{len(self._in_flight)} problems in flight and {self.demand()} to be asked for"
             )
         if not self.full and self.at_limit == "error":
             raise SamplingError(shortfall(self.progress, self._last_failure))

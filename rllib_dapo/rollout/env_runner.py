@@ -86,7 +86,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._engine = VLLMEngine(
             self._facts.path,
             dtype=config.dtype,
-            max_model_len=config.max_prompt_length + config.max_response_length,
+            max_model_len=config.max_prompt_length + config.max_completion_length,
             stop_token_ids=self._facts.stop_token_ids,
             seed=config.seed or 0,
             trust_remote_code=config.trust_remote_code,

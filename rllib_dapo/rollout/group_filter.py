@@ -20,7 +20,7 @@ REMEDIES: dict[Verdict, str] = {
     "all_correct": "the problems are too easy for this model: take harder ones",
     "equal_scores": "right and wrong answers get one reward: mend the environment's, or lower the "
     "weights of the reward functions",
-    "truncated": "every answer was cut before it ended: raise max_response_length",
+    "truncated": "every answer was cut before it ended: raise max_completion_length",
     "ungraded": "the grader took too long: give it more CPU time, or raise its time limit",
     "failed": "the environment or a reward function could not score the groups: mend it",
 }

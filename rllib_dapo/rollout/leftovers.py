@@ -24,7 +24,7 @@ class Leftovers:
 
     def __init__(self, max_age: int) -> None:
         if max_age < 0:
-            refuse("max_group_age", max_age, "use 0 (no older groups) or more policy versions")
+            refuse("max_staleness", max_age, "use 0 (no older groups) or more policy versions")
         self._max_age = max_age
         self._groups: dict[int, Group] = {}
         self.expired = 0

@@ -22,8 +22,8 @@ def answer_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     return {
         "accuracy": _mean([c.correct for c in completions]),
         "score_mean": _mean([c.score for c in completions]),
-        "response_length_mean": _mean(lengths),
-        "response_length_max": float(lengths.max(initial=0)),
+        "completion_length_mean": _mean(lengths),
+        "completion_length_max": float(lengths.max(initial=0)),
         "truncated_share": _mean([c.truncated for c in completions]),
         "tokens_sampled": float(lengths.sum()),
         "num_env_steps_sampled": float(len(completions)),
@@ -99,7 +99,7 @@ def batch_metrics(
         **dataset_metrics(answers),
         **reward_metrics(sampled, answers, components),
         "reflection_share": _mean([count > 0 for count in reflections]),
-        "reflections_per_answer": _mean(reflections),
+        "reflections_per_completion": _mean(reflections),
         "episode_return_mean": _mean(np.add(rewards, penalties)),
         "length_penalty_mean": _mean(penalties),
         "groups_kept": float(len(batch)),
@@ -131,9 +131,9 @@ def demand_metrics(
     """
     return {
         "groups_asked": float(progress.asked),
-        "groups_under_way": float(progress.under_way),
-        "groups_reused": float(min(progress.carried, len(batch))),  # they are used first
-        "groups_surplus": float(surplus),
+        "groups_in_flight": float(progress.in_flight),
+        "groups_from_buffer": float(min(progress.carried, len(batch))),  # they are used first
+        "groups_buffered": float(surplus),
         "groups_expired": float(expired),
         "keep_rate": keep_rate,
     }
@@ -148,7 +148,7 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "accuracy": answers["accuracy"],
         "pass_at_k": _mean([any(c.correct for c in g.completions) for g in scored]),
         "majority_at_k": _mean([_majority_is_correct(g) for g in scored]),
-        "response_length_mean": answers["response_length_mean"],
+        "completion_length_mean": answers["completion_length_mean"],
         "truncated_share": answers["truncated_share"],
         "num_problems": float(len(scored)),
         "k": float(max((len(g.completions) for g in scored), default=0)),

@@ -30,7 +30,7 @@ _REASONS = {
 def describe(progress: Progress) -> str:
     """What was dropped and why: `round 2/10, dropped 9 (2 all wrong, 7 all right)`."""
     dropped = {reason: n for reason, n in progress.dropped.items() if n}
-    text = f"{progress.under_way} under way"
+    text = f"{progress.in_flight} in flight"
     if dropped:
         parts = ", ".join(f"{n} {_REASONS[reason]}" for reason, n in dropped.items())
         text += f", dropped {sum(dropped.values())} ({parts})"

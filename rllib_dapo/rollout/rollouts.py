@@ -2,7 +2,7 @@
 
     problems ─> DynamicSampler ─ask─> RunnerPool ─groups─> DynamicSampler ─> batch
        ^                                                        │
-       └── asked again (abort), still under way (continue) <────┴──> left over for the next
+       └── asked again (abort), still in flight (continue) <────┴──> left over for the next
 
 The sampler says how many problems to ask for, the pool has them answered, and no problem is
 lost in between: it ends in a batch, in the leftovers, in the counts of what was dropped, or
@@ -93,10 +93,10 @@ class Rollouts:
         self._pool = pool
         self._problems = problems
         self._keep_rate = KeepRate(config.groups_per_batch)
-        self._leftovers = Leftovers(config.max_group_age)
+        self._leftovers = Leftovers(config.max_staleness)
         self._again: tuple[ProblemRef, ...] = ()
-        self._under_way: tuple[ProblemRef, ...] = ()
-        self._early: list[Group] = []  # of those under way, finished during an evaluation
+        self._in_flight: tuple[ProblemRef, ...] = ()
+        self._early: list[Group] = []  # of those in flight, finished during an evaluation
         self._open: _OpenBatch | None = None
         self._taken: RolloutBatch | None = None
         self._ahead: RolloutBatch | None = None
@@ -168,7 +168,7 @@ class Rollouts:
             batch.add(self._pool.poll())
             show(batch.sampler.progress)
         if self._config.unfinished_groups == "continue":
-            self._under_way = batch.sampler.outstanding
+            self._in_flight = batch.sampler.in_flight
         elif self._config.unfinished_groups == "abort":
             groups, self._again = self._pool.withdraw()
             batch.add(groups)
@@ -183,7 +183,7 @@ class Rollouts:
     def _finished(self, batch: _OpenBatch) -> RolloutBatch:
         """A batch when all is in that belongs to it."""
         started, sampler = time.perf_counter(), batch.sampler
-        while self._config.unfinished_groups == "finish" and sampler.outstanding:
+        while self._config.unfinished_groups == "finish" and sampler.in_flight:
             batch.add(self._pool.poll())
         surplus = sampler.surplus()
         self._leftovers.put(surplus)
@@ -208,20 +208,20 @@ class Rollouts:
             at_limit=config.at_sampling_limit,
             keep_rate=self._keep_rate,
             order="completion" if config.unfinished_groups == "continue" else "problem",
-            margin=_MARGIN if config.max_group_age else 0.0,
+            margin=_MARGIN if config.max_staleness else 0.0,
         )
         sampler.carry_over(self._leftovers.take(self._pool.weights_version))
-        sampler.expect(self._under_way, earlier=True)
+        sampler.expect(self._in_flight, earlier=True)
         sampler.expect(self._again, earlier=True)
         self._pool.ask(self._again)
-        self._under_way = self._again = ()
+        self._in_flight = self._again = ()
         return sampler
 
     # -- State ----------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Where the stream is, and what is in hand; answers under way are asked for again."""
-        again = {ref.position: ref for ref in (*self._again, *self._under_way)}
+        """Where the stream is, and what is in hand; answers in flight are asked for again."""
+        again = {ref.position: ref for ref in (*self._again, *self._in_flight)}
         return {
             "problems": self._problems.get_state(),
             "keep_rate": self._keep_rate.get_state(),
@@ -237,10 +237,10 @@ class Rollouts:
             SettingError: the state is of another data set, mixture or seed.
         """
         self._problems.set_state(state["problems"])
-        if self._pool.under_way:
+        if self._pool.in_flight:
             self._pool.withdraw()
         self._keep_rate.set_state(state["keep_rate"])
         self._leftovers.set_state(state["leftovers"])
         self._again, self._ahead = state["again"], state["ahead"]
-        self._under_way, self._early = (), []
+        self._in_flight, self._early = (), []
         self._open = self._taken = None

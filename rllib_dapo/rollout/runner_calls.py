@@ -1,6 +1,6 @@
 """Calls to runners: to RLlib's local one, or to its remote ones, in the same words.
 
-One call of `collect` is under way per runner. A remote call that never returns is given up
+One call of `collect` is in flight per runner. A remote call that never returns is given up
 by killing its actor; Ray starts it again and it is called once more when it answers.
 """
 
@@ -132,7 +132,7 @@ class RemoteCalls:
         """Call a method of some runners and wait; the numbers of those that did it."""
         if not runners:
             return []
-        # One call per tag may be under way. RLlib's own `set_state` of its setup has the
+        # One call per tag may be in flight. RLlib's own `set_state` of its setup has the
         # method's name as its tag, and would have ours dropped.
         tag = f"dapo {method}"
         sent = [

@@ -1,7 +1,7 @@
 """All runners as one: problems in, groups out as they finish.
 
     pool.ask(refs)                       # any time, any number
-    while pool.under_way:
+    while pool.in_flight:
         for group in pool.poll(): ...    # in the order in which they finish
 
 The runner with the least to do gets the next problem, a little more than its engine computes
@@ -91,7 +91,7 @@ class RunnerPool:
         return [*self._runners, *sorted(self._back)]
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Problems asked and not answered."""
         waiting = len(self._queue) + len(self._suspects) + len(self._given_up)
         return waiting + sum(len(runner.open) for runner in self._runners.values())
@@ -157,7 +157,7 @@ class RunnerPool:
         return returned
 
     def _settle(self) -> list[Group]:
-        """Wait until no call is under way; what they return."""
+        """Wait until no call is in flight; what they return."""
         groups: list[Group] = []
         while any(runner.calling for runner in self._runners.values()):
             for number, reply in self._calls.replies():
@@ -288,7 +288,7 @@ class RunnerPool:
         if now - self._alone_since > patience:
             raise EngineError(
                 f"no runner is left, and none came back in runner_restart_timeout_s="
-                f"{patience:g} s; {self.under_way} problems are unanswered. The last one: "
+                f"{patience:g} s; {self.in_flight} problems are unanswered. The last one: "
                 f"{self._reason}. See the actors' logs, and RLlib's `restart_failed_env_runners` "
                 "and `max_num_env_runner_restarts`"
             )

@@ -20,7 +20,7 @@ class RunnerState:
     Attributes:
         open: problems it is answering.
         new: of them, those it has not been told yet.
-        calling: whether a call of it is under way.
+        calling: whether a call of it is in flight.
         steps: engine steps it has reported.
         heard: when it last showed progress, or was idle; `time.monotonic`.
         capacity: answers its engine computes at once; 1 until it has said so.

@@ -76,11 +76,11 @@ def answer_seed(job: SamplingJob, ref: ProblemRef) -> int:
 
 def training_sampling(config: DAPOSettings) -> Sampling:
     """How training samples."""
-    return Sampling(config.temperature, config.top_p, config.max_response_length)
+    return Sampling(config.temperature, config.top_p, config.max_completion_length)
 
 
 def evaluation_sampling(config: DAPOSettings) -> Sampling:
     """How evaluation samples."""
     return Sampling(
-        config.evaluation_temperature, config.evaluation_top_p, config.max_response_length
+        config.evaluation_temperature, config.evaluation_top_p, config.max_completion_length
     )

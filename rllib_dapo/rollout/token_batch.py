@@ -76,7 +76,7 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
     return TokenBatch(
         token_ids=np.concatenate(pieces, dtype=np.int64),
         prompt_lengths=np.array([len(p) for p in prompts], dtype=np.int64),
-        response_lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
+        completion_lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
         old_logprobs=old_logprobs,
         advantages=np.concatenate(advantages).astype(np.float32),
         loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
@@ -89,7 +89,7 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
 
 
 def _token_versions(groups: Sequence[Group]) -> IntArray:
-    """int64[T], the version that sampled each response token, in one go for all answers."""
+    """int64[T], the version that sampled each completion token, in one go for all answers."""
     versions, lengths = [], []
     for group in groups:
         for c in group.completions:

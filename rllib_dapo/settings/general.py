@@ -3,7 +3,7 @@
 Here and in `rollout_settings.py` and `learner_settings.py`, which this class inherits.
 
 RLlib's own settings keep their names and are used where they fit: `lr`, `grad_clip`,
-`num_epochs`, `minibatch_size` (here: responses per optimizer step; paper: 512), `seed`,
+`num_epochs`, `minibatch_size` (here: completions per optimizer step; paper: 512), `seed`,
 `num_env_runners`, `num_learners`, `evaluation_interval`, `evaluation_duration` (problems).
 
 Defaults of the objective are the paper's. Defaults of sizes fit the embedded model on a
@@ -36,7 +36,7 @@ class DAPOSettings(RolloutSettings, LearnerSettings):
     max_prompt_length: int = 64
     """Tokens; a longer prompt is left out and counted, never cut. Paper's recipe: 2048."""
 
-    max_response_length: int = 64
+    max_completion_length: int = 64
     """Tokens, L_max of Eq. 13: sampling stops here, and an answer without its EOS by then
     is truncated. Paper: 20480 (16384 expected plus 4096 of soft punishment)."""
 
@@ -62,7 +62,7 @@ class DAPOSettings(RolloutSettings, LearnerSettings):
 
     soft_overlong_cache: int = 16
     """Tokens, L_cache of Eq. 13: the penalty grows from 0 to -1 over the last so many
-    tokens before `max_response_length`. Paper: 4096."""
+    tokens before `max_completion_length`. Paper: 4096."""
 
     overlong_filtering: bool = False
     """Take truncated answers out of the loss, numerator and denominator alike (Section

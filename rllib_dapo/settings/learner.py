@@ -38,10 +38,10 @@ class LearnerSettings:
     a far narrower clip: 3e-4 below, 4e-4 above)."""
 
     loss_aggregation: Aggregation = "token_mean"
-    """`token_mean`: each response token of the global minibatch weighs the same (Eq. 12 over
+    """`token_mean`: each completion token of the global minibatch weighs the same (Eq. 12 over
     the whole minibatch, as the paper's recipe computes it). `sequence_mean`: mean over the
-    responses of their token means (GRPO). `constant`: sum over tokens, divided by responses
-    times `max_response_length` (Dr. GRPO). `group_token_mean`: mean over the groups of their
+    completions of their token means (GRPO). `constant`: sum over tokens, divided by completions
+    times `max_completion_length` (Dr. GRPO). `group_token_mean`: mean over the groups of their
     token means, Eq. 12 to the letter."""
 
     normalize_advantage_std: bool = True

@@ -49,14 +49,14 @@ class RolloutSettings:
     first tokens; for answers of very uneven length. With remote runners the same seed gives
     the same run with `finish` only. Paper: not stated."""
 
-    max_group_age: int = 1
+    max_staleness: int = 1
     """Groups beyond a full batch are kept for later ones, and come first there, until their
     oldest token was sampled by weights that are so many policy versions old; then they are
     dropped and counted. Their own old log-probabilities account for the difference. 0: no
     group is used after the weights have changed, and no more is asked for than should fill
     the batch. Paper: not stated."""
 
-    rollout_lead: Literal[0, 1] = 0
+    async_level: Literal[0, 1] = 0
     """0: sample, then train. 1: sample the next batch while the learner trains on this one;
     what is trained on is then one policy version old (one-step-off). Goes with
     `old_logprobs: learner` and `importance_sampling: token`; needs `num_env_runners` of 1 or

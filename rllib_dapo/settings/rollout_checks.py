@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rllib_dapo.algorithm.config import DAPOConfig
 
 _REMEDIES = {
-    "max_group_age": "use 0 (nothing left over is used) or more policy versions",
+    "max_staleness": "use 0 (nothing left over is used) or more policy versions",
     "sync_check_interval": "use 0 for no check, or more",
     "max_problem_attempts": "use 1 or more",
     "tensor_parallel_size": "use 1 or more",
@@ -19,7 +19,7 @@ _REMEDIES = {
     "sync_check_tolerance": "use nats above 0, or null for what the number formats suggest",
 }
 _AT_LEAST = {
-    "max_group_age": 0,
+    "max_staleness": 0,
     "sync_check_interval": 0,
     "max_problem_attempts": 1,
     "tensor_parallel_size": 1,
@@ -46,16 +46,16 @@ def check_rollouts(config: DAPOConfig) -> None:
 
 def _check_lead(config: DAPOConfig) -> None:
     # RLlib's own copy for evaluation has no runners: the engines of training answer.
-    if config.rollout_lead and not config.num_env_runners and not config.in_evaluation:
+    if config.async_level and not config.num_env_runners and not config.in_evaluation:
         refuse(
-            "rollout_lead",
-            config.rollout_lead,
+            "async_level",
+            config.async_level,
             "num_env_runners=0 leaves engine and learner in one process, where they take turns; "
-            "set `num_env_runners` to 1 or more, or `rollout_lead` to 0",
+            "set `num_env_runners` to 1 or more, or `async_level` to 0",
         )
-    if config.unfinished_groups == "continue" and not config.max_group_age:
+    if config.unfinished_groups == "continue" and not config.max_staleness:
         refuse(
-            "max_group_age",
+            "max_staleness",
             0,
             "unfinished_groups='continue' lets answers go on under new weights, so groups have "
             "older tokens; use 1 or more, or another `unfinished_groups`",
@@ -81,10 +81,10 @@ def _check_placement(config: DAPOConfig) -> None:
             "num_gpus_per_learner=0: set them (fractions such as 0.5 share one GPU), or `colocate` "
             "to false",
         )
-    if config.rollout_lead:
+    if config.async_level:
         refuse(
             "colocate",
             True,
             "engines that sleep while the learner trains cannot sample meanwhile "
-            f"(rollout_lead={config.rollout_lead}); turn one of them off",
+            f"(async_level={config.async_level}); turn one of them off",
         )

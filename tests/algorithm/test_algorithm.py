@@ -201,10 +201,10 @@ def test_without_dynamic_sampling_every_group_is_kept(build):
 
 @pytest.mark.parametrize("age", [1, 0])
 def test_groups_left_over_are_used_first_while_they_are_fresh(build, age):
-    algorithm = build(easy, max_group_age=age)
+    algorithm = build(easy, max_staleness=age)
     results = [rollout(algorithm.train()) for _ in range(8)]
-    reused = [r["groups_reused"] for r in results]
-    surplus = [r["groups_surplus"] for r in results]
+    reused = [r["groups_from_buffer"] for r in results]
+    surplus = [r["groups_buffered"] for r in results]
     assert all(r["groups_kept"] == 4 for r in results)
     assert sum(surplus) > 0
     if age:
@@ -223,7 +223,7 @@ def asked(algorithm: Any) -> list[str]:
 def test_no_problem_is_lost_whatever_happens_to_unfinished_ones(build, problems, mode):
     """Each problem of an epoch is answered once: trained on, counted as dropped, or in hand."""
     sums = [f"{i}+{7 * i % 10}" for i in range(40)]
-    algorithm = build(easy, unfinished_groups=mode, max_group_age=9, **problems(*sums))
+    algorithm = build(easy, unfinished_groups=mode, max_staleness=9, **problems(*sums))
     trained, dropped, position = 0, 0, 0
     while position < 30:
         result = rollout(algorithm.train())
@@ -328,7 +328,11 @@ def test_a_restored_run_goes_on_as_the_uninterrupted_one(build, problems, tmp_pa
     assert (weights(second) == weights(whole)).all()
     for a, b in zip(got, expected[3:], strict=True):
         assert a["training_iteration"] == b["training_iteration"]
-        for key in ("num_env_steps_sampled_lifetime", "problem_stream_position", "groups_reused"):
+        for key in (
+            "num_env_steps_sampled_lifetime",
+            "problem_stream_position",
+            "groups_from_buffer",
+        ):
             assert rollout(a)[key] == rollout(b)[key], key
 
 
@@ -376,6 +380,6 @@ def test_a_state_handed_over_goes_on_as_the_run_it_is_from(build):
     assert second._pool.weights_version == engine(second).weights_version == 3
     a, b = first.train(), second.train()
     assert (weights(first) == weights(second)).all()
-    assert rollout(a)["groups_reused"] == rollout(b)["groups_reused"] > 0
+    assert rollout(a)["groups_from_buffer"] == rollout(b)["groups_from_buffer"] > 0
     left = [[g.ref for g in x._rollouts.get_state()["leftovers"]] for x in (first, second)]
     assert left[0] == left[1]

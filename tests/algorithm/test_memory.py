@@ -31,7 +31,7 @@ SETTINGS = {
     "groups_per_batch": 8,
     "minibatch_size": 64,
     "progress": "off",
-    "max_group_age": 1,
+    "max_staleness": 1,
 }
 
 

@@ -22,7 +22,7 @@ SETTINGS = {
     "group_size": 8,
     "groups_per_batch": 4,
     "minibatch_size": 16,
-    "max_response_length": 48,
+    "max_completion_length": 48,
     "warmup_iterations": 0,
     "engine_cpu_threads": 1,
     "learner_cpu_threads": 1,

@@ -53,7 +53,7 @@ def test_switched_off_failed_groups_are_replaced_one_for_one(failing, random):
     [
         (lambda i: make_group(i, WRONG), "all_wrong", "too hard"),
         (lambda i: make_group(i, RIGHT), "all_correct", "too easy"),
-        (cut_short, "truncated", "max_response_length"),
+        (cut_short, "truncated", "max_completion_length"),
         (slow_to_grade, "ungraded", "grader"),
         (lambda i: make_group(i, BROKEN), "failed", "could not score"),
     ],
@@ -84,7 +84,7 @@ def test_the_error_shows_how_the_last_group_failed():
         sampler.result()
 
 
-def test_at_the_limit_what_is_under_way_is_waited_for():
+def test_at_the_limit_what_is_in_flight_is_waited_for():
     sampler = DynamicSampler(2, max_problems=2, at_limit="train_on_partial")
     ask(sampler)
     sampler.add(make_group(0, WRONG))

@@ -33,7 +33,7 @@ def small_config(**settings: Any) -> Any:
         "capacity": 8,
     }
     settings = {"rate": 0.5, "engine_kwargs": engine, **settings}
-    limits = {"max_response_length": 48, "soft_overlong_cache": 8}
+    limits = {"max_completion_length": 48, "soft_overlong_cache": 8}
     return scripted_config(groups=GROUPS, group_size=SIZE, **limits, **settings)
 
 
@@ -76,7 +76,7 @@ def test_64_runners_deliver_exactly_the_groups_asked_for(hosted):
         list(range(i * GROUPS, (i + 1) * GROUPS)) for i in range(3)
     ]
     assert all(len(g.completions) == SIZE for batch in sampled for g in batch.groups)
-    assert rollouts._pool.under_way == 0
+    assert rollouts._pool.in_flight == 0
     assert not rollouts._pool.lost
     busy = [runner.busy_s > 0 for runner in rollouts._pool._runners.values()]
     assert sum(busy) > 40  # not a few runners do it all
@@ -125,7 +125,7 @@ def test_no_problem_is_lost_or_counted_twice_whatever_becomes_of_unfinished_ones
     assert set(trained.values()) == {1}
     assert trained.total() == 4 * GROUPS
     asked = rollouts._problems.position
-    open_refs = {ref.position for ref in (*rollouts._again, *rollouts._under_way)}
+    open_refs = {ref.position for ref in (*rollouts._again, *rollouts._in_flight)}
     assert set(seen) | open_refs == set(range(asked))
     assert not set(seen) & open_refs
 

@@ -47,7 +47,7 @@ def test_the_papers_file_has_the_papers_numbers() -> None:
     wanted = {
         "lr": 1e-6, "warmup_iterations": 20, "weight_decay": 0.1, "grad_clip": 1.0,
         "groups_per_batch": 512, "group_size": 16, "minibatch_size": 512, "clip_low": 0.2,
-        "clip_high": 0.28, "max_response_length": 16384 + 4096, "soft_overlong_cache": 4096,
+        "clip_high": 0.28, "max_completion_length": 16384 + 4096, "soft_overlong_cache": 4096,
         "evaluation_samples": 32, "evaluation_temperature": 1.0, "evaluation_top_p": 0.7,
     }  # fmt: skip
     assert {key: experiment.config[key] for key in wanted} == wanted

@@ -135,7 +135,7 @@ def layout(request) -> str:
 
 @pytest.fixture(scope="module")
 def learner(layout, tiny_model) -> Any:
-    settings = {"lr": 0.0, "max_response_length": MAX_LENGTH, "soft_overlong_cache": 4}
+    settings = {"lr": 0.0, "max_completion_length": MAX_LENGTH, "soft_overlong_cache": 4}
     return make_learner(tiny_model, double=True, **settings, **LAYOUTS[layout])
 
 
@@ -156,7 +156,7 @@ def test_one_learner_in_single_and_half_precision(
     tiny_model, layout, aggregation, dtype, tolerance, batch, expected
 ):
     """Stated tolerances; a wrong denominator is off by far more than either."""
-    settings = {"max_response_length": MAX_LENGTH, "soft_overlong_cache": 4, "lr": 0.0}
+    settings = {"max_completion_length": MAX_LENGTH, "soft_overlong_cache": 4, "lr": 0.0}
     learner = make_learner(
         tiny_model, loss_aggregation=aggregation, compute_dtype=dtype, **settings, **LAYOUTS[layout]
     )
@@ -177,7 +177,7 @@ def test_a_mean_per_microbatch_is_caught(learner, layout, batch, expected, monke
     backward = learner._backward
 
     def own_mean(minibatch: Any, rows: Any, weights: Any) -> Any:
-        tokens = max(int(minibatch.response_lengths[rows][minibatch.loss_mask[rows]].sum()), 1)
+        tokens = max(int(minibatch.completion_lengths[rows][minibatch.loss_mask[rows]].sum()), 1)
         return backward(minibatch, rows, np.where(weights > 0, 1 / (tokens * parts), 0.0))
 
     monkeypatch.setattr(learner, "_backward", own_mean)
@@ -190,7 +190,7 @@ def test_a_mean_per_microbatch_is_caught(learner, layout, batch, expected, monke
 @pytest.fixture(scope="module")
 def pair(ray_session, tiny_model) -> Any:
     """Two remote learners in float64."""
-    settings = {"lr": 0.0, "max_response_length": MAX_LENGTH, "soft_overlong_cache": 4}
+    settings = {"lr": 0.0, "max_completion_length": MAX_LENGTH, "soft_overlong_cache": 4}
     config = learner_config(tiny_model, **settings).learners(num_learners=2)
     group = config.build_learner_group(env=make_env(ENV))
 

@@ -67,7 +67,7 @@ def test_truncated_importance_sampling_weighs_the_gradient(tiny_model, policy, n
     cap = 1.2
     new = exact_logprobs(policy, noisy)
     log_ratio = (new - noisy.old_logprobs).astype(np.float64)
-    owner = np.repeat(np.arange(len(noisy)), noisy.response_lengths)
+    owner = np.repeat(np.arange(len(noisy)), noisy.completion_lengths)
     if level == "sequence":
         log_ratio = np.bincount(owner, log_ratio, minlength=len(noisy))[owner]
     weights = np.minimum(np.exp(log_ratio), cap)

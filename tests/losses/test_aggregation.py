@@ -75,7 +75,7 @@ def weighted_sum(weights, values):
 # -- Kept lengths ----------------------------------------------------------------------------
 
 
-def test_masked_tokens_and_masked_responses_leave_the_length():
+def test_masked_tokens_and_masked_completions_leave_the_length():
     token_mask = np.array([True, False, True, True, False, False, True])
     lengths = kept_lengths(
         np.array([3, 0, 1, 2, 1]), np.array([True, True, False, True, True]), token_mask
@@ -86,13 +86,13 @@ def test_masked_tokens_and_masked_responses_leave_the_length():
 
 @examples(60)
 @given(st.lists(st.tuples(st.booleans(), st.lists(st.booleans(), max_size=6))))
-def test_kept_lengths_equal_counting_in_a_loop(responses):
+def test_kept_lengths_equal_counting_in_a_loop(completions):
     got = kept_lengths(
-        np.array([len(tokens) for _, tokens in responses], np.int64),
-        np.array([kept for kept, _ in responses], np.bool_),
-        np.array([t for _, tokens in responses for t in tokens], np.bool_),
+        np.array([len(tokens) for _, tokens in completions], np.int64),
+        np.array([kept for kept, _ in completions], np.bool_),
+        np.array([t for _, tokens in completions for t in tokens], np.bool_),
     )
-    assert got.tolist() == [sum(tokens) if kept else 0 for kept, tokens in responses]
+    assert got.tolist() == [sum(tokens) if kept else 0 for kept, tokens in completions]
 
 
 # -- Weights ----------------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def test_unknown_aggregation_and_impossible_length_are_refused():
     with pytest.raises(SettingError, match="loss_aggregation='mean'") as caught:
         loss_weights("mean", lengths, groups, totals, max_length=9)  # type: ignore[arg-type]
     assert caught.value.setting == "loss_aggregation"
-    with pytest.raises(SettingError, match="max_response_length=0") as caught:
+    with pytest.raises(SettingError, match="max_completion_length=0") as caught:
         loss_weights("constant", lengths, groups, totals, max_length=0)
-    assert caught.value.setting == "max_response_length"
+    assert caught.value.setting == "max_completion_length"
     loss_weights("token_mean", lengths, groups, totals, max_length=0)

@@ -33,7 +33,7 @@ def for_every_loss(test):
 
 @st.composite
 def batches(draw, min_rows=0):
-    """Uneven batches with masked and empty responses, in groups; single tokens are masked
+    """Uneven batches with masked and empty completions, in groups; single tokens are masked
     too, and some of these have no old log-probability.
     """
     batch = draw(token_batches(min_rows=min_rows))
@@ -143,17 +143,17 @@ def test_the_closing_eos_carries_loss_also_as_padding_id():
 @for_every_loss
 @examples(20)
 @given(batch=batches(min_rows=1))
-def test_a_masked_response_counts_as_if_it_had_never_been_sampled(batch, aggregation, level):
+def test_a_masked_completion_counts_as_if_it_had_never_been_sampled(batch, aggregation, level):
     kept = select(batch, batch.loss_mask)
     expected = loss_and_gradient(kept, aggregation, level)
     assert_same(loss_and_gradient(batch, aggregation, level), expected)
 
 
 @for_every_loss
-def test_a_response_of_masked_tokens_only_counts_as_a_masked_one(aggregation, level):
+def test_a_completion_of_masked_tokens_only_counts_as_a_masked_one(aggregation, level):
     batch = mixed_batch()
-    row = int(batch.response_lengths.argmax())
-    owner = np.repeat(np.arange(len(batch)), batch.response_lengths)
+    row = int(batch.completion_lengths.argmax())
+    owner = np.repeat(np.arange(len(batch)), batch.completion_lengths)
     weights = np.where(owner == row, 0.0, batch.importance_weights).astype(np.float32)
     mask = batch.loss_mask & (np.arange(len(batch)) != row)
     by_tokens = loss_and_gradient(replace(batch, importance_weights=weights), aggregation, level)
@@ -162,7 +162,7 @@ def test_a_response_of_masked_tokens_only_counts_as_a_masked_one(aggregation, le
 
 
 @for_every_loss
-def test_an_empty_response_neither_counts_nor_gives_nan(aggregation, level):
+def test_an_empty_completion_neither_counts_nor_gives_nan(aggregation, level):
     row, empty = make_batch([([1], [2, 3])]), make_batch([([1], [])], groups=[1])
     assert_same(
         loss_and_gradient(concatenate([row, empty]), aggregation, level),

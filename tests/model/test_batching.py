@@ -124,16 +124,16 @@ def test_padded_rows_of_the_documented_example():
 
 @examples(80)
 @given(token_batches(), st.integers(0, VOCABULARY - 1))
-def test_predictors_point_at_the_token_before_each_response_token(batch, pad_id):
+def test_predictors_point_at_the_token_before_each_completion_token(batch, pad_id):
     """Also where the padding id occurs as a token (pad == EOS)."""
     padded = pad_rows(batch, pad_id)
     expected_states, expected_targets = [], []
-    for i, (prompt, response, *_) in enumerate(rows_of(batch)):
-        ids = prompt + response
+    for i, (prompt, completion, *_) in enumerate(rows_of(batch)):
+        ids = prompt + completion
         row = padded.input_ids[i].tolist()
         assert row == [*ids, *[pad_id] * (len(row) - len(ids))]
         assert padded.attention_mask[i].tolist() == [int(p < len(ids)) for p in range(len(row))]
-        for t, token in enumerate(response):
+        for t, token in enumerate(completion):
             expected_states.append((i, len(prompt) + t - 1))
             expected_targets.append(token)
     width = padded.input_ids.shape[1]
@@ -148,12 +148,12 @@ def test_a_batch_without_rows_can_be_padded():
     assert len(padded.targets) == 0
 
 
-def test_a_response_to_an_empty_prompt_is_refused():
+def test_a_completion_to_an_empty_prompt_is_refused():
     with pytest.raises(TrainingError, match=r"row 1 .*prompt_lengths=0"):
         pad_rows(make_batch([([1], [2]), ([], [3])]), 0)
 
 
-def test_an_empty_prompt_without_a_response_does_no_harm():
+def test_an_empty_prompt_without_a_completion_does_no_harm():
     assert pad_rows(make_batch([([], []), ([1], [3])]), 0).targets.tolist() == [3]
 
 

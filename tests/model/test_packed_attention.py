@@ -128,7 +128,7 @@ def test_packed_states_and_gradients_equal_padded_ones(name, dtype, layout):
         [([5], []), ([6], [7]), ([5], [])],
         [([5, 6], [7] * 50), ([8], [9])],
     ],
-    ids=["single sequence", "shortest", "empty responses", "very uneven"],
+    ids=["single sequence", "shortest", "empty completions", "very uneven"],
 )
 def test_corner_cases(rows, layout):
     batch = make_batch(rows)
@@ -143,7 +143,7 @@ def test_the_order_of_rows_does_not_matter(layout):
     order = np.random.default_rng(1).permutation(len(BATCH))
     hidden, _ = run(model, BATCH, layout)
     shuffled, _ = run(model, select(BATCH, order), layout)
-    owner = np.repeat(np.arange(len(BATCH)), BATCH.response_lengths)
+    owner = np.repeat(np.arange(len(BATCH)), BATCH.completion_lengths)
     expected = torch.cat([hidden[torch.from_numpy(owner == i)] for i in order])
     assert torch.allclose(shuffled, expected, rtol=0, atol=1e-10)
 
@@ -151,8 +151,8 @@ def test_the_order_of_rows_does_not_matter(layout):
 def change_one_row(rows, victim):
     """The rows with another answer of the same length in row `victim`."""
     changed = list(rows)
-    prompt, response = changed[victim]
-    changed[victim] = (prompt, [3 + (t + 1) % 58 for t in response])
+    prompt, completion = changed[victim]
+    changed[victim] = (prompt, [3 + (t + 1) % 58 for t in completion])
     return changed
 
 
@@ -162,7 +162,7 @@ def test_no_sequence_sees_another(layout):
     rows = make_rows()
     model = new_model(CONFIGS["qwen2"], packed=True)
     before, _ = run(model, make_batch(rows), layout)
-    owner = torch.from_numpy(np.repeat(np.arange(len(BATCH)), BATCH.response_lengths))
+    owner = torch.from_numpy(np.repeat(np.arange(len(BATCH)), BATCH.completion_lengths))
     for victim in range(len(rows)):
         after, _ = run(model, make_batch(change_one_row(rows, victim)), layout)
         others = owner != victim

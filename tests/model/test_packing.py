@@ -92,15 +92,15 @@ def test_pack_puts_overlong_rows_first_and_alone():
 def shared_tokens(batch, rows, prompts):
     """Tokens of the flat row of `rows`, each prompt counted once."""
     kept = {int(prompts[row]): int(batch.prompt_lengths[row]) for row in rows}
-    return sum(kept.values()) + sum(int(batch.response_lengths[row]) for row in rows)
+    return sum(kept.values()) + sum(int(batch.completion_lengths[row]) for row in rows)
 
 
 @st.composite
 def grouped_batches(draw):
     """Batches in which several rows have one prompt, in mixed order."""
     prompts = draw(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6), max_size=4))
-    response = st.lists(st.integers(0, 9), max_size=8)
-    rows = [(prompt, r) for prompt in prompts for r in draw(st.lists(response, max_size=6))]
+    completion = st.lists(st.integers(0, 9), max_size=8)
+    rows = [(prompt, r) for prompt in prompts for r in draw(st.lists(completion, max_size=6))]
     return make_batch(draw(st.permutations(rows)))
 
 
@@ -108,7 +108,7 @@ def grouped_batches(draw):
 @given(grouped_batches(), st.integers(1, 40))
 def test_pack_shared_holds_each_row_once_within_the_budget(batch, budget):
     prompts = distinct_prompts(batch)
-    bins = pack_shared(batch.prompt_lengths, batch.response_lengths, prompts, budget)
+    bins = pack_shared(batch.prompt_lengths, batch.completion_lengths, prompts, budget)
     assert sorted(int(row) for rows in bins for row in rows) == list(range(len(batch)))
     sizes = [shared_tokens(batch, rows, prompts) for rows in bins]
     for rows, size in zip(bins, sizes, strict=True):
@@ -118,11 +118,11 @@ def test_pack_shared_holds_each_row_once_within_the_budget(batch, budget):
 
 
 def pack_groups_of_16(prompt, budget):
-    responses = long_tailed(0, 1024)
+    completions = long_tailed(0, 1024)
     prompts = np.arange(1024) // 16
-    bins = pack_shared(np.full(1024, prompt), responses, prompts, budget)
+    bins = pack_shared(np.full(1024, prompt), completions, prompts, budget)
     copies = sum(len(set(prompts[rows].tolist())) for rows in bins)
-    return responses.sum() + copies * prompt, responses.sum() + 64 * prompt, len(bins)
+    return completions.sum() + copies * prompt, completions.sum() + 64 * prompt, len(bins)
 
 
 @pytest.mark.parametrize("prompt", [20, 200, 600])
@@ -134,8 +134,8 @@ def test_pack_shared_computes_little_more_than_each_prompt_once(prompt, budget):
 
 
 def test_a_group_is_split_only_where_that_pays():
-    def bins(prompt, responses, budget):
-        lengths = np.array(responses)
+    def bins(prompt, completions, budget):
+        lengths = np.array(completions)
         rows = pack_shared(np.full(len(lengths), prompt), lengths, np.zeros_like(lengths), budget)
         return [r.tolist() for r in rows]
 
@@ -183,9 +183,9 @@ def test_each_target_is_predicted_from_exactly_the_tokens_before_it(batch, share
     starts = np.repeat(np.cumsum(packed.lengths) - packed.lengths, packed.lengths)
 
     pasts, targets = [], []
-    for prompt, response, *_ in rows_of(batch):
-        pasts += [list(prompt + response[:t]) for t in range(len(response))]
-        targets += response
+    for prompt, completion, *_ in rows_of(batch):
+        pasts += [list(prompt + completion[:t]) for t in range(len(completion))]
+        targets += completion
     for predictor, past in zip(packed.predictors.tolist(), pasts, strict=True):
         slot = scatter[predictor]
         seen = gather[starts[slot] : slot + 1]

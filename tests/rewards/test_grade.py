@@ -110,12 +110,12 @@ def test_hostile_answers_are_wrong_and_quick(name: str) -> None:
 @given(st.text() | st.text(alphabet="\\{}$boxedfra123.,-/%^_() \n*:Answer答案"))
 @settings(max_examples=300, deadline=None)
 def test_extracting_never_raises(text: str) -> None:
-    for response in (text, "Answer: " + text, "\\boxed{" + text, "\\boxed{" + text + "}"):
-        extract_strict(response)
-        extract_robust(response)
+    for completion in (text, "Answer: " + text, "\\boxed{" + text, "\\boxed{" + text + "}"):
+        extract_strict(completion)
+        extract_robust(completion)
         for name in GRADERS:
-            grade(response, "34", name)
-            grade(response, "x+1", name)
+            grade(completion, "34", name)
+            grade(completion, "x+1", name)
 
 
 _PIECES = st.lists(

@@ -10,7 +10,7 @@ from verdicts_of_numbers import NUMBERS, R, W
 
 from rllib_dapo.rewards.grading.grade import grade, grade_all
 
-# response, ground truth, robust verdict, strict verdict
+# completion, ground truth, robust verdict, strict verdict
 VALUES = [
     # text
     (r"Answer: \text{Yes}", "yes", R, W),

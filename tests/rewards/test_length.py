@@ -61,4 +61,4 @@ def test_an_impossible_interval_is_refused_with_setting_value_and_remedy(cache):
         with pytest.raises(SettingError, match=f"soft_overlong_cache={cache}") as caught:
             call()
         assert caught.value.setting == "soft_overlong_cache"
-        assert "max_response_length" in str(caught.value)
+        assert "max_completion_length" in str(caught.value)

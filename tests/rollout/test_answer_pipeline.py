@@ -145,12 +145,12 @@ def test_commands_are_run_between_steps_and_soon_although_the_engine_has_work(ma
     seen = [pipeline.between_steps(lambda e: (e.stepping, e.steps)) for _ in range(20)]
     assert not any(stepping for stepping, _ in seen)
     assert engine.requests == ["1"]
-    # No more than the step under way comes before a command.
+    # No more than the step in flight comes before a command.
     before = engine.steps
     assert pipeline.between_steps(lambda e: e.steps) <= before + 1
 
 
-def test_a_command_waits_for_the_step_under_way(make):
+def test_a_command_waits_for_the_step_in_flight(make):
     engine = Engine(every=10_000)
     pipeline = make(engine)
     submit(pipeline, 1)

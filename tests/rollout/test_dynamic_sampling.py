@@ -52,20 +52,20 @@ def test_no_group_is_lost_and_none_counts_twice(
     sampler.carry_over(carried_groups)
     earlier = problems(carried, carried + 1)
     sampler.expect(earlier, earlier=True)
-    asked, under_way = [], asked_at(earlier)
+    asked, in_flight = [], asked_at(earlier)
     while not sampler.done:
-        if random.random() < 0.5 or not under_way:
+        if random.random() < 0.5 or not in_flight:
             new = ask(sampler, carried + 2 + len(asked))
-            asked, under_way = asked + new, under_way + new
-        if under_way:
-            position = under_way.pop(random.randrange(len(under_way)))
+            asked, in_flight = asked + new, in_flight + new
+        if in_flight:
+            position = in_flight.pop(random.randrange(len(in_flight)))
             group = make_group(position, LETTERS[pattern[position % len(pattern)]])
             sampler.add(group)
             assert sampler.add(group) is None  # its second answer
     batch, surplus = sampler.result()
     dropped = sum(sampler.progress.dropped.values())
-    left = asked_at(sampler.outstanding)
-    assert left == sorted(under_way)
+    left = asked_at(sampler.in_flight)
+    assert left == sorted(in_flight)
     assert len({*positions(batch), *positions(surplus), *left}) == (
         len(batch) + len(surplus) + len(left)
     )
@@ -95,7 +95,7 @@ def test_more_is_asked_for_while_others_are_still_answered():
     sampler = DynamicSampler(4, max_problems=ENDLESS)
     assert len(ask(sampler)) == 4
     sampler.add(make_group(0, WRONG))
-    assert asked_at(sampler.outstanding) == [1, 2, 3]
+    assert asked_at(sampler.in_flight) == [1, 2, 3]
     assert sampler.demand() > 0
 
 
@@ -160,7 +160,7 @@ def test_progress_is_a_snapshot():
         carried=1,
         asked=3,
         resolved=2,
-        under_way=2,
+        in_flight=2,
         limit=40,
     )
 
@@ -216,7 +216,7 @@ def test_enough_carried_groups_need_no_problem():
     assert [positions(part) for part in sampler.result()] == [[5], [6]]
 
 
-def test_problems_still_under_way_from_before_are_waited_for_and_not_held_against_the_limit():
+def test_problems_still_in_flight_from_before_are_waited_for_and_not_held_against_the_limit():
     sampler = DynamicSampler(2, max_problems=2, at_limit="skip")
     sampler.expect(problems(3, 4), earlier=True)
     assert sampler.demand() == 0

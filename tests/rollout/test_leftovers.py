@@ -68,9 +68,9 @@ def test_the_state_is_the_groups_themselves():
 
 
 def test_a_negative_age_is_refused():
-    with pytest.raises(SettingError, match="max_group_age=-1") as caught:
+    with pytest.raises(SettingError, match="max_staleness=-1") as caught:
         Leftovers(-1)
-    assert caught.value.setting == "max_group_age"
+    assert caught.value.setting == "max_staleness"
 
 
 # -- With the sampler ---------------------------------------------------------------------

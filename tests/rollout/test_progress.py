@@ -17,35 +17,35 @@ from rllib_dapo.rollout.group_filter import REMEDIES
 from rllib_dapo.rollout.progress import FILE_NAME, RolloutProgress, describe
 
 
-def sampler_with(*scores: tuple[float, float], under_way: int = 0) -> DynamicSampler:
+def sampler_with(*scores: tuple[float, float], in_flight: int = 0) -> DynamicSampler:
     wanted = len(scores)
     sampler = DynamicSampler(wanted, max_problems=10 * wanted)
-    sampler.expect(problems(*range(wanted + under_way)))
+    sampler.expect(problems(*range(wanted + in_flight)))
     for position, pair in enumerate(scores):
         sampler.add(make_group(position, pair))
     return sampler
 
 
-def test_it_says_what_is_under_way_and_what_was_dropped_and_why() -> None:
-    sampler = sampler_with((1, -1), (1, 1), (-1, -1), (1, 1), under_way=21)
-    expected = "21 under way, dropped 3 (1 all wrong, 2 all right)"
+def test_it_says_what_is_in_flight_and_what_was_dropped_and_why() -> None:
+    sampler = sampler_with((1, -1), (1, 1), (-1, -1), (1, 1), in_flight=21)
+    expected = "21 in flight, dropped 3 (1 all wrong, 2 all right)"
     assert describe(sampler.progress) == expected
-    assert describe(sampler_with((1, -1)).progress) == "0 under way"
+    assert describe(sampler_with((1, -1)).progress) == "0 in flight"
 
 
 @pytest.mark.parametrize("reason", REMEDIES)
 def test_every_reason_can_be_shown(reason: str) -> None:
     progress = replace(sampler_with((1, -1)).progress, dropped={reason: 2})
-    assert describe(progress).startswith("0 under way, dropped 2 (2 ")
+    assert describe(progress).startswith("0 in flight, dropped 2 (2 ")
 
 
 def test_a_trial_leaves_its_progress_in_its_folder(tmp_path: Path) -> None:
-    sampler = sampler_with((1, -1), (1, 1), under_way=3)
+    sampler = sampler_with((1, -1), (1, 1), in_flight=3)
     with RolloutProgress(2, 7, "auto", str(tmp_path)) as progress:
         progress.update(sampler.progress)
         text = (tmp_path / FILE_NAME).read_text(encoding="utf-8")
         assert text.startswith(
-            "iteration 7: 1 of 2 groups kept, 3 under way, dropped 1 (1 all right)"
+            "iteration 7: 1 of 2 groups kept, 3 in flight, dropped 1 (1 all right)"
         )
     assert "updating the model" in (tmp_path / FILE_NAME).read_text(encoding="utf-8")
 

@@ -151,5 +151,5 @@ def test_before_the_batch_is_done_everything_kept_is_surplus():
     ask(sampler)
     sampler.add(make_group(1, MIXED))
     assert positions(sampler.surplus()) == [1]
-    with pytest.raises(SamplingError, match="0 of 2 groups are there, 1 problems under way"):
+    with pytest.raises(SamplingError, match="0 of 2 groups are there, 1 problems in flight"):
         sampler.result()

@@ -52,7 +52,7 @@ class Problems:
 
 
 class Pool:
-    """Answers a few of the problems under way per poll, in an order drawn from `timing`.
+    """Answers a few of the problems in flight per poll, in an order drawn from `timing`.
 
     Args:
         timing: None: all at once, in order.
@@ -68,7 +68,7 @@ class Pool:
         self._timing, self._kept = timing, kept
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         return len(self._open)
 
     def ask(self, refs: Sequence[ProblemRef]) -> None:
@@ -135,7 +135,7 @@ def test_with_finish_the_timing_changes_nothing(timing, age, kept):
     calm, hasty = Pool(None, kept), Pool(timing, kept)
     runs = []
     for pool in (calm, hasty):
-        rollouts = make(pool, max_group_age=age)
+        rollouts = make(pool, max_staleness=age)
         batches = sample(rollouts, pool, 5)
         rest = [(b.counts, b.expired, b.surplus, b.keep_rate) for b in batches]
         left = [group.ref for group in rollouts.get_state()["leftovers"]]
@@ -148,7 +148,7 @@ def test_with_finish_the_timing_changes_nothing(timing, age, kept):
 @examples(40)
 def test_every_problem_is_trained_on_dropped_expired_or_in_hand(mode, timing, age):
     pool = Pool(timing)
-    rollouts = make(pool, unfinished_groups=mode, max_group_age=age)
+    rollouts = make(pool, unfinished_groups=mode, max_staleness=age)
     batches = sample(rollouts, pool, 6)
     trained = [position for batch in trained_on(batches) for position in batch]
     assert max(Counter(trained).values()) == 1
@@ -165,11 +165,11 @@ def test_every_problem_is_trained_on_dropped_expired_or_in_hand(mode, timing, ag
 @examples(40)
 def test_a_run_that_is_cut_and_goes_on_elsewhere_is_the_uninterrupted_one(timing, cut, age):
     pool = Pool()
-    whole = trained_on(sample(make(pool, max_group_age=age), pool, 6))
+    whole = trained_on(sample(make(pool, max_staleness=age), pool, 6))
     first, second = Pool(timing), Pool(timing)
-    before = make(first, max_group_age=age)
+    before = make(first, max_staleness=age)
     batches = sample(before, first, cut)
-    after = make(second, max_group_age=age)
+    after = make(second, max_staleness=age)
     after.set_state(pickle.loads(pickle.dumps(before.get_state())))  # noqa: S301 - our own
     second.weights_version = first.weights_version
     assert trained_on(batches + sample(after, second, 6 - cut)) == whole
@@ -178,10 +178,10 @@ def test_a_run_that_is_cut_and_goes_on_elsewhere_is_the_uninterrupted_one(timing
 @pytest.mark.parametrize("mode", ["abort", "continue"])
 @given(timing=timings, cut=st.integers(1, 4))
 @examples(30)
-def test_what_is_under_way_when_the_state_is_taken_is_asked_again(mode, timing, cut):
+def test_what_is_in_flight_when_the_state_is_taken_is_asked_again(mode, timing, cut):
     first, second = Pool(timing), Pool(timing)
     before, after = (
-        make(pool, unfinished_groups=mode, max_group_age=9) for pool in (first, second)
+        make(pool, unfinished_groups=mode, max_staleness=9) for pool in (first, second)
     )
     batches = sample(before, first, cut)
     state = before.get_state()
@@ -199,15 +199,15 @@ def test_what_is_under_way_when_the_state_is_taken_is_asked_again(mode, timing, 
     assert len(trained) + dropped + in_hand == end["problems"]
 
 
-def test_a_state_that_is_taken_back_withdraws_what_is_under_way():
+def test_a_state_that_is_taken_back_withdraws_what_is_in_flight():
     pool = Pool(Random(3))
     rollouts = make(pool, unfinished_groups="continue")
     sample(rollouts, pool, 2)
     state = rollouts.get_state()
     sample(rollouts, pool, 2)
-    assert pool.under_way
+    assert pool.in_flight
     rollouts.set_state(state)
-    assert pool.under_way == 0
+    assert pool.in_flight == 0
     assert rollouts.get_state()["problems"] == state["problems"]
     rollouts.next_batch(silent)  # asks for the state's problems, which the pool refuses twice
 
@@ -230,16 +230,16 @@ def test_an_evaluation_gets_its_own_groups_and_keeps_the_others_for_the_next_bat
     pool = Pool(Random(1))
     rollouts = make(pool, unfinished_groups="continue")
     sample(rollouts, pool, 1)
-    under_way = {ref.position for ref in rollouts.get_state()["again"]}
-    assert under_way
+    in_flight = {ref.position for ref in rollouts.get_state()["again"]}
+    assert in_flight
     held_out = [ProblemRef(p, p, p, evaluation=True) for p in range(30)]
     groups = rollouts.answer(held_out)
     assert sorted(group.ref.position for group in groups) == list(range(30))
     assert all(group.ref.evaluation for group in groups)
     # A checkpoint made now asks for them again, finished or not.
-    assert under_way == {ref.position for ref in rollouts.get_state()["again"]}
+    assert in_flight == {ref.position for ref in rollouts.get_state()["again"]}
     (batch,) = sample(rollouts, pool, 1)
-    assert under_way <= {g.ref.position for g in batch.sampled} | {
+    assert in_flight <= {g.ref.position for g in batch.sampled} | {
         ref.position for ref in rollouts.get_state()["again"]
     }
     training = [ref.position for ref in pool.answered if not ref.evaluation]
@@ -249,7 +249,7 @@ def test_an_evaluation_gets_its_own_groups_and_keeps_the_others_for_the_next_bat
 @pytest.mark.parametrize("age", [0, 1, 2])
 def test_groups_are_used_as_long_as_they_are_fresh_and_no_longer(age):
     pool = Pool(Random(5))
-    rollouts = make(pool, max_group_age=age, groups_per_batch=3)
+    rollouts = make(pool, max_staleness=age, groups_per_batch=3)
     for version in range(40):
         (batch,) = sample(rollouts, pool, 1)
         assert all(version - group.weights_version <= age for group in batch.groups)
@@ -267,9 +267,9 @@ def test_a_batch_that_cannot_be_filled_says_so_and_a_later_one_may_still_be():
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_piles_up_over_many_batches(mode):
     pool = Pool(Random(7))
-    rollouts = make(pool, unfinished_groups=mode, max_group_age=1)
+    rollouts = make(pool, unfinished_groups=mode, max_staleness=1)
     for _ in range(300):
         sample(rollouts, pool, 1)
-        in_hand = len(rollouts._leftovers) + len(rollouts._early) + pool.under_way
-        in_hand += len(rollouts._again) + len(rollouts._under_way)
+        in_hand = len(rollouts._leftovers) + len(rollouts._early) + pool.in_flight
+        in_hand += len(rollouts._again) + len(rollouts._in_flight)
         assert in_hand < 40

@@ -96,7 +96,7 @@ def process(calls: RemoteCalls, runner: int) -> int:
     return replies(calls, 1)[runner].steps
 
 
-def test_replies_say_whose_they_are_and_one_call_is_under_way_per_runner(calls):
+def test_replies_say_whose_they_are_and_one_call_is_in_flight_per_runner(calls):
     assert calls.start(1, None, 1.0)
     assert calls.start(2, None, 0.0)
     assert not calls.start(1, None, 0.0)  # would be a second one

@@ -103,7 +103,7 @@ class Calls:
         return [number for number, runner in self.runners.items() if runner.alive]
 
     def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
-        assert runner not in dict(self._requests), "a second call while one is under way"
+        assert runner not in dict(self._requests), "a second call while one is in flight"
         if self.runners[runner].alive:
             self._requests.append((runner, job))
         return self.runners[runner].alive
@@ -154,7 +154,7 @@ def sample(calls: Calls, problems: int, config: type[Settings] = Settings) -> li
     pool = make_pool(calls, config)
     pool.ask(refs(problems))
     groups = []
-    while pool.under_way:
+    while pool.in_flight:
         groups += pool.poll()
     return groups
 
@@ -207,7 +207,7 @@ def test_problems_of_training_and_evaluation_are_sampled_in_their_own_ways():
     pool = make_pool(calls)
     pool.ask([*refs(2), *refs(2, evaluation=True)])
     groups = []
-    while pool.under_way:
+    while pool.in_flight:
         groups += pool.poll()
     ways = {(job.group_size, ref.evaluation) for job in calls.runners[1].jobs for ref in job.refs}
     assert ways == {(2, False), (3, True)}
@@ -218,7 +218,7 @@ def test_the_time_that_engines_computed_is_added_up():
     calls = Calls(Runner(), Runner())
     pool = make_pool(calls)
     pool.ask(refs(6))
-    while pool.under_way:
+    while pool.in_flight:
         pool.poll()
     assert pool.busy_s == 0.5 * 2 + 0.5 * 2  # three calls each, the first at 0
 
@@ -235,8 +235,8 @@ def test_withdrawing_gives_back_what_is_not_answered_in_the_order_of_the_problem
     assert [ref.position for ref in again] == sorted(ref.position for ref in again)
     answered = counted(groups + late)
     assert answered + Counter(ref.position for ref in again) == Counter(range(9))
-    assert late  # the second runner's call was under way
-    assert pool.under_way == 0
+    assert late  # the second runner's call was in flight
+    assert pool.in_flight == 0
     assert not calls.runners[1].left
     assert not calls.runners[2].left
 
@@ -248,7 +248,7 @@ def test_after_withdrawing_the_same_problems_can_be_asked_again():
     first = pool.poll()
     late, again = pool.withdraw()
     pool.ask(again)
-    while pool.under_way:
+    while pool.in_flight:
         first += pool.poll()
     assert counted(first + late) == Counter(range(5))
 
@@ -263,7 +263,7 @@ def test_the_problems_of_a_lost_runner_are_asked_elsewhere_and_none_is_doubled(h
     pool = make_pool(calls)
     pool.ask(refs(9))
     groups = []
-    while pool.under_way:
+    while pool.in_flight:
         groups += pool.poll()
     assert counted(groups) == Counter(range(9))
     assert sum(pool.lost.values()) == 1
@@ -277,7 +277,7 @@ def test_a_group_that_comes_from_a_runner_given_up_is_not_handed_on():
     pool = make_pool(calls)
     pool.ask(refs(4))
     groups = []
-    while pool.under_way:
+    while pool.in_flight:
         groups += pool.poll()
     late = RunnerReply(tuple(made(ref) for ref in refs(4)), 0)
     assert pool._take(2, late) == []
@@ -299,7 +299,7 @@ def test_a_runner_that_comes_back_gets_weights_before_it_gets_work():
     pool = make_pool(calls)
     pool.ask(refs(5))
     groups = []
-    while pool.under_way:
+    while pool.in_flight:
         groups += pool.poll()
     assert counted(groups) == Counter(range(5))
     assert pool.take_returned() == [1]
@@ -311,7 +311,7 @@ def test_a_runner_without_weights_stays_out_until_it_has_them():
     calls.refuse_weights = {2}
     pool = make_pool(calls)
     pool.ask(refs(9))
-    while pool.under_way:
+    while pool.in_flight:
         pool.poll()
     assert pool.runners == [1]
     calls.refuse_weights = set()
@@ -325,7 +325,7 @@ def test_runners_that_must_wait_for_new_weights_get_them_with_all_others():
     pool = RunnerPool(calls, Patient(), seed=7, equip=lambda numbers: None)
     pool.serve(0, calls.equip([1, 2]))
     pool.ask(refs(6))
-    while pool.under_way:
+    while pool.in_flight:
         pool.poll()
     assert pool.runners == [1]
     assert pool.reachable == [1, 2]
@@ -339,7 +339,7 @@ def test_a_runner_that_is_back_but_refuses_weights_is_started_once_more():
     calls.refuse_weights = {2}
     pool = make_pool(calls, Patient)
     pool.ask(refs(6))
-    while pool.under_way:
+    while pool.in_flight:
         pool.poll()
     assert pool.runners == [1]
     assert 2 in calls.killed
@@ -361,7 +361,7 @@ def test_a_runner_that_scores_but_makes_no_steps_is_not_taken_for_hung():
     calls = Calls(Scorer(capacity=200))
     pool = make_pool(calls, Brisk)
     pool.ask(refs(50))  # 1.5 s
-    while pool.under_way:
+    while pool.in_flight:
         pool.poll()
     assert not pool.lost
 
@@ -444,7 +444,7 @@ def test_the_local_runner_answers_like_a_remote_one():
     assert pool.runners == [LOCAL_RUNNER]
     pool.ask(refs(5))
     groups = []
-    while pool.under_way:
+    while pool.in_flight:
         groups += pool.poll()
     assert [group.ref.position for group in groups] == list(range(5))
 

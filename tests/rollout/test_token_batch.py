@@ -59,9 +59,9 @@ def differing_fields(a: TokenBatch, b: TokenBatch) -> set[str]:
 def test_groups_are_laid_out_in_order_with_prompt_and_answer_of_each():
     batch = make_token_batch(two_groups(), OFF)
     rows = rows_of(batch)
-    assert [len(response) for _, response, *_ in rows] == [2, 7, 10, 4, 3, 9]
+    assert [len(completion) for _, completion, *_ in rows] == [2, 7, 10, 4, 3, 9]
     assert {prompt for prompt, *_ in rows} == {(1, 2)}
-    assert {token for _, response, *_ in rows for token in response} == {3}
+    assert {token for _, completion, *_ in rows for token in completion} == {3}
     assert batch.old_logprobs.tolist() == [-0.5] * (2 + 7 + 10 + 4 + 3 + 9)
     assert batch.groups.tolist() == [0, 0, 0, 0, 1, 1]
 
@@ -85,7 +85,7 @@ def test_two_problems_with_the_same_text_stay_two_groups():
 
 def test_an_empty_answer_is_a_row_of_its_own():
     batch = make_token_batch([make_group(0, [1.0, -1.0], lengths=[0, 2])], SOFT)
-    assert batch.response_lengths.tolist() == [0, 2]
+    assert batch.completion_lengths.tolist() == [0, 2]
     assert len(batch.old_logprobs) == 2
     assert batch.advantages[0] > 0
 
@@ -134,7 +134,7 @@ def test_truncated_answers_count_in_mean_and_deviation_though_filtered():
 
 def weights_of(batch: TokenBatch, aggregation: str) -> np.ndarray[Any, Any]:
     """The weight of each answer's tokens, all tokens kept."""
-    lengths = batch.response_lengths
+    lengths = batch.completion_lengths
     kept = kept_lengths(lengths, batch.loss_mask, np.ones(int(lengths.sum()), np.bool_))
     totals = loss_totals(kept, batch.groups, int(batch.groups.max()) + 1)
     return loss_weights(aggregation, kept, batch.groups, totals, max_length=int(lengths.max()))
@@ -145,7 +145,7 @@ def loss_of(
 ) -> float:
     """The loss if every token became `ratio` times as likely."""
     old = torch.from_numpy(batch.old_logprobs).double()
-    lengths = batch.response_lengths
+    lengths = batch.completion_lengths
     objective = clipped_objective(
         torch.full_like(old, math.log(ratio)),
         torch.from_numpy(np.repeat(batch.advantages, lengths)).double(),

@@ -31,8 +31,8 @@ def test_the_defaults_are_possible():
         ("group_size", 1, "use 2 or more"),
         ("groups_per_batch", 0, "use 1 or more"),
         ("max_sampling_rounds", 0, "use 1 or more"),
-        ("max_group_age", -1, "use 0"),
-        ("rollout_lead", 1, "set `num_env_runners` to 1 or more"),
+        ("max_staleness", -1, "use 0"),
+        ("async_level", 1, "set `num_env_runners` to 1 or more"),
         ("runner_timeout_s", 0.0, "seconds above 0"),
         ("runner_restart_timeout_s", -1.0, "seconds above 0"),
         ("max_problem_attempts", 0, "use 1 or more"),
@@ -43,9 +43,9 @@ def test_the_defaults_are_possible():
         ("soft_overlong_cache", 0, "switch it off"),
         ("soft_overlong_cache", -1, "switch it off"),
         ("soft_overlong_cache", 65, "lower soft_overlong_cache"),
-        ("max_response_length", 0, "use 1 token or more"),
+        ("max_completion_length", 0, "use 1 token or more"),
         ("max_prompt_length", 0, "use 1 token or more"),
-        ("max_response_length", 449, "lower one"),
+        ("max_completion_length", 449, "lower one"),
         ("max_prompt_length", 449, "lower one"),
         ("temperature", 0.0, "above 0"),
         ("temperature", -1.0, "above 0"),
@@ -63,7 +63,7 @@ def test_the_defaults_are_possible():
         ("minibatch_size", 0, "use 1 to 512"),
         ("minibatch_size", 1024, "use 1 to 512"),
         ("minibatch_size", None, "use 1 to 512"),
-        ("minibatch_size", 100, "must divide the 512 responses"),
+        ("minibatch_size", 100, "must divide the 512 completions"),
         ("num_learners", 129, "at most minibatch_size"),
         ("num_learners", -1, "use 0"),
         ("num_env_runners", -1, "use 0"),
@@ -101,7 +101,7 @@ def test_the_defaults_are_possible():
 )
 def test_an_impossible_setting_is_refused_with_name_value_and_remedy(name, value, remedy):
     # Both lengths make up the context; the message is about the one that is written last.
-    named = "max_response_length" if (name, value) == ("max_prompt_length", 449) else name
+    named = "max_completion_length" if (name, value) == ("max_prompt_length", 449) else name
     with pytest.raises(SettingError) as caught:
         config(**{name: value}).validate()
     message = str(caught.value)
@@ -120,8 +120,8 @@ def test_an_impossible_setting_is_refused_with_name_value_and_remedy(name, value
         ("group_size", "16"),
         ("group_size", None),
         ("dynamic_sampling", 1),
-        ("rollout_lead", 2),
-        ("rollout_lead", True),
+        ("async_level", 2),
+        ("async_level", True),
         ("unfinished_groups", "drop"),
         ("weight_sync", "ipc"),
         ("dynamic_sampling", "yes"),
@@ -184,7 +184,7 @@ def test_the_soft_punishment_may_take_up_to_the_whole_answer(cache):
 
 
 def test_lengths_that_just_fit_the_context_are_possible():
-    config(max_prompt_length=64, max_response_length=448).validate()
+    config(max_prompt_length=64, max_completion_length=448).validate()
 
 
 def test_tf2_is_refused():
@@ -297,7 +297,7 @@ def test_learners_on_gpus_need_no_cpus(monkeypatch):
 @pytest.mark.parametrize(
     ("given", "setting", "hint"),
     [
-        ({"unfinished_groups": "continue", "max_group_age": 0}, "max_group_age", "use 1 or more"),
+        ({"unfinished_groups": "continue", "max_staleness": 0}, "max_staleness", "use 1 or more"),
         (
             {"tensor_parallel_size": 4, "num_gpus_per_env_runner": 2},
             "tensor_parallel_size",
@@ -306,7 +306,7 @@ def test_learners_on_gpus_need_no_cpus(monkeypatch):
         (
             {
                 "colocate": True,
-                "rollout_lead": 1,
+                "async_level": 1,
                 "num_env_runners": 1,
                 "num_gpus_per_env_runner": 0.5,
             },

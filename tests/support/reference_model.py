@@ -76,15 +76,15 @@ def answer_logprobs(
 def random_rows(
     lengths: Sequence[int], *, seed: int = 0, eos: bool = True
 ) -> list[tuple[list[int], list[int]]]:
-    """(prompt, response) rows of random tokens; a response ends with EOS if `eos`."""
+    """(prompt, completion) rows of random tokens; a completion ends with EOS if `eos`."""
     rng = np.random.default_rng(seed)
     rows = []
     for length in lengths:
         prompt = rng.integers(3, 99, rng.integers(2, 7)).tolist()
-        response = rng.integers(3, 99, length).tolist()
-        if eos and response:
-            response[-1] = EOS
-        rows.append((prompt, response))
+        completion = rng.integers(3, 99, length).tolist()
+        if eos and completion:
+            completion[-1] = EOS
+        rows.append((prompt, completion))
     return rows
 
 

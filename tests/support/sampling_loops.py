@@ -67,15 +67,15 @@ def sample(
         The positions asked for.
     """
     asked: list[int] = []
-    under_way: list[int] = []
-    while not sampler.done or under_way:
-        if random is None or not under_way or random.random() < 0.5:
+    in_flight: list[int] = []
+    while not sampler.done or in_flight:
+        if random is None or not in_flight or random.random() < 0.5:
             new = ask(sampler, start + len(asked))
             asked += new
-            under_way += new
-        if under_way:
-            place = 0 if random is None else random.randrange(len(under_way))
-            position = under_way.pop(place)
+            in_flight += new
+        if in_flight:
+            place = 0 if random is None else random.randrange(len(in_flight))
+            position = in_flight.pop(place)
             group = make_group(position, scores_of(position))
             sampler.add(replace(group, weights_version=version))
     return asked

@@ -30,9 +30,9 @@ def clipped(log_ratio, advantage):
 def reference_loss(batch, logprobs, aggregation, level):
     """Minus the mean over kept tokens, in loops over groups, sequences and tokens."""
     by_group, start = {}, 0
-    for _, response, old, advantage, kept, group, *_ in rows_of(batch):
-        place = slice(start, start + len(response))
-        start += len(response)
+    for _, completion, old, advantage, kept, group, *_ in rows_of(batch):
+        place = slice(start, start + len(completion))
+        start += len(completion)
         rows = zip(logprobs[place], old, batch.importance_weights[place].tolist(), strict=True)
         tokens = [(new - o, w) for new, o, w in rows if kept and w > 0]
         if not tokens:
@@ -77,7 +77,7 @@ class Policy:
 
 
 def lengths_of(part):
-    return kept_lengths(part.response_lengths, part.loss_mask, part.importance_weights > 0)
+    return kept_lengths(part.completion_lengths, part.loss_mask, part.importance_weights > 0)
 
 
 def totals_of(part, num_groups):
@@ -86,7 +86,7 @@ def totals_of(part, num_groups):
 
 def part_loss(policy, part, aggregation, level, totals, pad_id):
     """The loss of the rows of one forward pass, as a learner computes it."""
-    lengths = torch.from_numpy(part.response_lengths)
+    lengths = torch.from_numpy(part.completion_lengths)
     weights = loss_weights(
         aggregation, lengths_of(part), part.groups, totals, max_length=MAX_LENGTH
     )

@@ -44,14 +44,14 @@ def make_batch(
     loss_mask: Sequence[bool] | None = None,
     groups: Sequence[int] | None = None,
 ) -> TokenBatch:
-    """A batch of (prompt, response) rows; what is not given is filled in plainly."""
-    ids = [token for prompt, response in rows for token in (*prompt, *response)]
+    """A batch of (prompt, completion) rows; what is not given is filled in plainly."""
+    ids = [token for prompt, completion in rows for token in (*prompt, *completion)]
     old = old_logprobs if old_logprobs is not None else [[-1.0] * len(r) for _, r in rows]
     count = len(rows)
     return TokenBatch(
         token_ids=np.array(ids, np.int64),
         prompt_lengths=np.array([len(p) for p, _ in rows], np.int64),
-        response_lengths=np.array([len(r) for _, r in rows], np.int64),
+        completion_lengths=np.array([len(r) for _, r in rows], np.int64),
         old_logprobs=np.array([x for row in old for x in row], np.float32),
         advantages=np.array([1.0] * count if advantages is None else advantages, np.float32),
         loss_mask=np.array([True] * count if loss_mask is None else loss_mask, np.bool_),
@@ -66,7 +66,7 @@ def make_batch(
 def token_batches(
     draw: st.DrawFn, min_rows: int = 0, max_rows: int = 7, max_length: int = 6
 ) -> TokenBatch:
-    """Batches with uneven, also empty, responses, some of them masked."""
+    """Batches with uneven, also empty, completions, some of them masked."""
     tokens = st.integers(0, VOCABULARY - 1)
     row = st.tuples(st.lists(tokens, min_size=1, max_size=4), st.lists(tokens, max_size=max_length))
     rows = draw(st.lists(row, min_size=min_rows, max_size=max_rows))
@@ -88,14 +88,14 @@ def token_batches(
 def rows_of(batch: TokenBatch) -> list[tuple[Any, ...]]:
     """Every sequence as a plain tuple of all that belongs to it."""
     rows = []
-    token, response = 0, 0
+    token, completion = 0, 0
     for i in range(len(batch)):
-        p, r = int(batch.prompt_lengths[i]), int(batch.response_lengths[i])
+        p, r = int(batch.prompt_lengths[i]), int(batch.completion_lengths[i])
         ids = tuple(batch.token_ids[token : token + p + r].tolist())
-        old = tuple(batch.old_logprobs[response : response + r].tolist())
+        old = tuple(batch.old_logprobs[completion : completion + r].tolist())
         rest = (float(batch.advantages[i]), bool(batch.loss_mask[i]), int(batch.groups[i]))
         rows.append((ids[:p], ids[p:], old, *rest))
-        token, response = token + p + r, response + r
+        token, completion = token + p + r, completion + r
     return rows
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 R, W = True, False  # right, wrong
 
-# response, ground truth, robust verdict, strict verdict
+# completion, ground truth, robust verdict, strict verdict
 NUMBERS = [
     # the form asked for
     ("Answer: 34", "34", R, R),

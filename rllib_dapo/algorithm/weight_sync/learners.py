@@ -71,7 +71,7 @@ class Probe:
 def learner_probe(learner: Any) -> Probe:
     """The probe with this learner's weights; of a sharded model a collective call."""
     module, config = policy(learner), learner.config
-    longest = config.max_prompt_length + config.max_response_length
+    longest = config.max_prompt_length + config.max_completion_length
     token_ids = probe_text(module.causal_lm.config.vocab_size, longest)
     return Probe(token_ids, learner_logprobs(module, token_ids))
 

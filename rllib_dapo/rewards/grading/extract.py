@@ -1,4 +1,4 @@
-"""Find the answer in a response: by the recipe's rule, or as people write it.
+"""Find the answer in a completion: by the recipe's rule, or as people write it.
 
 Neither function raises, whatever the text, and both cost a time linear in its length.
 """
@@ -9,9 +9,9 @@ import re
 from typing import Final
 
 STRICT_WINDOW: Final = 300
-"""Characters at the end of a response that the recipe's rule reads."""
+"""Characters at the end of a completion that the recipe's rule reads."""
 ROBUST_WINDOW: Final = 100_000
-"""Characters at the end of a response that the robust rule reads."""
+"""Characters at the end of a completion that the robust rule reads."""
 MAX_ANSWER: Final = 2_000
 """Longest answer considered, in characters; beyond it an answer is refused."""
 

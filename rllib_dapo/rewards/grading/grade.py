@@ -1,4 +1,4 @@
-"""Decide whether a response is correct: two graders, one `Verdict`.
+"""Decide whether a completion is correct: two graders, one `Verdict`.
 
 `strict` is the DAPO recipe's rule, for runs that are to be compared with the paper: the
 last `Answer: …` within the last 300 characters, equal as a string after normalising. It
@@ -62,7 +62,7 @@ Grader = Literal["robust", "strict"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of grading one response.
+    """The outcome of grading one completion.
 
     Attributes:
         correct: the verdict.
@@ -86,10 +86,10 @@ class _Open:
 def grade(
     answer_text: str, gold: object, grader: str = "robust", limits: PoolSettings | None = None
 ) -> Verdict:
-    """Grade a whole response against the ground truth. The two are not interchangeable.
+    """Grade a whole completion against the ground truth. The two are not interchangeable.
 
     Args:
-        answer_text: the response, reasoning and all.
+        answer_text: the completion, reasoning and all.
         gold: the ground truth: text, a number, or a `Gold` read before.
         grader: `robust` or `strict`.
         limits: of the pool of worker processes.
@@ -108,10 +108,10 @@ def grade_all(
     grader: str = "robust",
     limits: PoolSettings | None = None,
 ) -> list[Verdict]:
-    """Grade many responses, each against its own ground truth; keeps all workers busy.
+    """Grade many completions, each against its own ground truth; keeps all workers busy.
 
     Raises:
-        ValueError: there are not as many ground truths as responses.
+        ValueError: there are not as many ground truths as completions.
         DataError, SettingError, DAPOError: see `grade`.
     """
     pairs = list(zip(answer_texts, map(_read, golds), strict=True))

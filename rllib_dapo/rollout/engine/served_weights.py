@@ -47,7 +47,7 @@ class ServedWeights:
         self._asleep: list[str] = []  # what of its memory is
         self.version = 0
         self.updating = False
-        """An update is under way and may still succeed: whoever samples waits for it."""
+        """An update is in flight and may still succeed: whoever samples waits for it."""
         self.refusal: str | None = None
         """Why these weights must not serve, or None."""
         llm.llm_engine.set_weight_version("0")
@@ -56,7 +56,7 @@ class ServedWeights:
         """Refuse to sample from weights that are not one complete version.
 
         Raises:
-            EngineError: the last update failed, or is under way, or the engine sleeps.
+            EngineError: the last update failed, or is in flight, or the engine sleeps.
         """
         if self.refusal is not None:
             raise EngineError(self.refusal)

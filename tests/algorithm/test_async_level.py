@@ -22,11 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SETTINGS = {
     **NO_MODEL,
-    "rollout_lead": 1,
+    "async_level": 1,
     "group_size": 4,
     "groups_per_batch": 4,
     "minibatch_size": 8,
-    "max_group_age": 1,
+    "max_staleness": 1,
     "progress": "off",
 }
 
@@ -166,7 +166,7 @@ def test_when_both_fail_the_learners_error_is_raised_and_the_other_is_its_contex
     def broken(groups: Any) -> None:
         raise TrainingError("gradients are not finite")
 
-    run = SimpleNamespace(config=SimpleNamespace(rollout_lead=1, colocate=False), _update=broken)
+    run = SimpleNamespace(config=SimpleNamespace(async_level=1, colocate=False), _update=broken)
     with pytest.raises(TrainingError) as caught, DAPO._learning(run, ("a group",)):
         raise SamplingError("kept 0 of 4 groups")
     assert isinstance(caught.value.__context__, SamplingError)
@@ -178,4 +178,4 @@ def test_a_lead_without_remote_runners_is_refused(tiny_model):
     config.update_from_dict({"model": str(tiny_model), **SETTINGS})
     with pytest.raises(SettingError, match="num_env_runners") as caught:
         config.validate()
-    assert caught.value.setting == "rollout_lead"
+    assert caught.value.setting == "async_level"

@@ -45,9 +45,9 @@ def iteration_seconds(
         rate=1.0,
         dynamic_sampling=False,
         engine_kwargs=engine,
-        max_response_length=64,
+        max_completion_length=64,
         soft_overlong_cache=16,
-        rollout_lead=lead,
+        async_level=lead,
         old_logprobs="learner",
         importance_sampling="token",
         sync_check_interval=0,
@@ -76,7 +76,7 @@ def measure(
     for sample_s, learn_s in cases:
         seconds = {}
         for lead in (0, 1):
-            key = f"rollout_lead {lead}"
+            key = f"async_level {lead}"
             seconds[key] = iteration_seconds(sample_s, learn_s, lead=lead, iterations=iterations)
             print(f"a={sample_s} b={learn_s} {key}: {[round(s, 2) for s in seconds[key]]}")
         results.append({"sample_s": sample_s, "learn_s": learn_s, "iteration_s": seconds})
