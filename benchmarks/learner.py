@@ -127,7 +127,7 @@ def make_step(
 ) -> tuple[Any, Callable[[], None]]:
     """A learner, and a function that lets it do one optimizer step on the batch."""
     from rllib_dapo import DAPOConfig
-    from rllib_dapo.algorithm.registration import make_env
+    from rllib_dapo.envs.make import make_env
     from rllib_dapo.learner.rl_batch import to_multi_agent_batch
 
     env = "rllib_dapo/Arithmetic-v0"

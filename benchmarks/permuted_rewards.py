@@ -16,8 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rllib_dapo.algorithm.config import DAPOConfig
-from rllib_dapo.algorithm.dapo import DAPO
+from rllib_dapo.algorithm.dapo import DAPO, DAPOConfig
 from rllib_dapo.cli.experiment_file import load_experiments
 from rllib_dapo.types import Group
 

@@ -11,9 +11,9 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
-from rllib_dapo.algorithm.registration import make_env
 from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.prompts import PromptRenderer
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine

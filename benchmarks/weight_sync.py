@@ -30,10 +30,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from rllib_dapo.algorithm.weight_sync.parity import probe_text
 from rllib_dapo.algorithm.weight_sync.source import LearnerWeights
 from rllib_dapo.model.facts import model_path
-from rllib_dapo.rollout.engine.base import CAUSAL_LM_PREFIX
 from rllib_dapo.rollout.engine.checksums import checksum
 from rllib_dapo.rollout.engine.shared_tensors import open_shared_tensors, shared_tensors
 from rllib_dapo.rollout.engine.vllm import VLLMEngine
+from rllib_dapo.types import CAUSAL_LM_PREFIX
 
 
 def random_model(folder: Path, hidden: int, layers: int) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rllib_dapo.algorithm.registration import make_env, register
+from rllib_dapo.algorithm.registration import register
+from rllib_dapo.envs.make import make_env
 
 if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
-    from rllib_dapo.algorithm.dapo import DAPO
+    from rllib_dapo.algorithm.dapo import DAPO, DAPOConfig
 
 __all__ = ["DAPO", "DAPOConfig", "make_env", "register"]
 __version__ = "0.1.0"
@@ -22,12 +22,8 @@ register()
 
 def __getattr__(name: str) -> Any:
     """Load the algorithm's classes, and with them torch, on first use."""
-    if name == "DAPO":
-        from rllib_dapo.algorithm.dapo import DAPO
+    if name in ("DAPO", "DAPOConfig"):
+        from rllib_dapo.algorithm import dapo
 
-        return DAPO
-    if name == "DAPOConfig":
-        from rllib_dapo.algorithm.config import DAPOConfig
-
-        return DAPOConfig
+        return getattr(dapo, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,10 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
+CAUSAL_LM_PREFIX = "causal_lm."
+"""Prefix of the language model's parameters in the RLModule's state; an engine knows the
+names without it."""
+
 VersionStarts = tuple[tuple[int, int], ...]
 """Which weights sampled which tokens of an answer: (place of the first token, version) of each
 stretch, in order. `((0, 3), (57, 4))`: tokens 0 to 56 by version 3, the rest by version 4."""

@@ -51,7 +51,7 @@ def ray_session() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def session_runner() -> Iterator[Any]:
     """The one runner with a real vLLM engine, on the embedded model; needs no Ray."""
-    from rllib_dapo.algorithm.config import DAPOConfig
+    from rllib_dapo.algorithm.dapo import DAPOConfig
     from rllib_dapo.rollout.env_runner import DAPOEnvRunner
 
     cpus = os.sched_getaffinity(0)

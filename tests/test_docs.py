@@ -10,7 +10,7 @@ import pytest
 from scripted_engine import NO_MODEL, scripted_runner
 
 from rllib_dapo import DAPOConfig
-from rllib_dapo.algorithm.registration import make_env
+from rllib_dapo.envs.make import make_env
 
 PAGE = Path(__file__).parent.parent / "docs" / "environments.md"
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from scripted_engine import NO_MODEL, mixed, scripted_runner
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 
 README = Path(__file__).parent.parent / "README.md"
 EXAMPLE, SWEEP = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)

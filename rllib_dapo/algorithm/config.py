@@ -1,16 +1,17 @@
-"""DAPO's configuration: RLlib's `AlgorithmConfig` with the settings of `settings.py`."""
+"""The configuration without its classes: RLlib's `AlgorithmConfig` with DAPO's settings.
+
+`DAPOConfig`, beside `DAPO` in `dapo.py`, adds which runner, learner and module are used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.models import MODEL_DEFAULTS
 
 from rllib_dapo.algorithm import preflight
-from rllib_dapo.model.facts import model_path
 from rllib_dapo.settings.choices import (
     Aggregation,
     AtLimit,
@@ -28,6 +29,7 @@ from rllib_dapo.settings.choices import (
     WeightSyncChoice,
 )
 from rllib_dapo.settings.general import DAPOSettings, setting_names
+from rllib_dapo.settings.run import RunSettings
 
 # Keys that RLlib's dictionaries use for attributes of another name.
 _ALIASES = {
@@ -37,34 +39,14 @@ _ALIASES = {
 }
 
 
-class DAPOConfig(AlgorithmConfig, DAPOSettings):
-    """Configures DAPO; settings and their meaning: `settings.DAPOSettings`.
+class DAPOBaseConfig(AlgorithmConfig, RunSettings):
+    """RLlib's configuration with DAPO's settings: defaults, fluent and dictionary forms, checks."""
 
-    Example:
-        ```python
-        from rllib_dapo import DAPOConfig
-
-        config = (
-            DAPOConfig()
-            .environment("rllib_dapo/Arithmetic-v0")
-            .training(model="embedded", lr=3e-4, clip_high=0.28)
-            .env_runners(num_env_runners=0)
-        )
-        algorithm = config.build_algo()
-        print(algorithm.train()["env_runners"]["accuracy"])
-        ```
-    """
-
-    def __init__(self, algo_class: type | None = None) -> None:
-        if algo_class is None:
-            from rllib_dapo.algorithm.dapo import DAPO as algo_class  # noqa: N811
-        from rllib_dapo.rollout.env_runner import DAPOEnvRunner
-
+    def __init__(self, algo_class: type | None) -> None:
         super().__init__(algo_class=algo_class)
         for name in setting_names():
             value = getattr(DAPOSettings, name)
             setattr(self, name, dict(value) if isinstance(value, dict) else value)
-        self.env_runner_cls = DAPOEnvRunner
         self.num_env_runners = 0
         self.lr = 3e-4
         self.grad_clip = 1.0
@@ -160,7 +142,7 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         lora_alpha: float = NotProvided,
         lora_target_modules: str | Sequence[str] = NotProvided,
         **rllib: Any,
-    ) -> DAPOConfig:
+    ) -> Self:
         """Set DAPO's settings and RLlib's own training settings (`lr`, `minibatch_size`, …).
 
         Args:
@@ -179,7 +161,7 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
             setattr(self, _ALIASES.get(key, key), value)
         return self
 
-    def update_from_dict(self, config_dict: Mapping[str, Any]) -> DAPOConfig:
+    def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
         """Set attributes from a dictionary, for instance of a YAML file.
 
         Raises:
@@ -214,56 +196,6 @@ class DAPOConfig(AlgorithmConfig, DAPOSettings):
         super().validate()
         preflight.check(self)
 
-    def get_default_learner_class(self) -> type:
-        """RLlib's hook."""
-        from rllib_dapo.learner.torch_learner import DAPOTorchLearner
 
-        return DAPOTorchLearner
-
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """RLlib's hook."""
-        from rllib_dapo.model.rl_module import DAPOTorchRLModule
-
-        return RLModuleSpec(module_class=DAPOTorchRLModule)
-
-    def build_learner_group(
-        self,
-        *,
-        env: Any = None,
-        spaces: Any = None,
-        rl_module_spec: Any = None,
-        placement_group: Any = None,
-    ) -> Any:
-        """RLlib's hook: a `DAPOLearnerGroup`, whose state may lie in all learners."""
-        from rllib_dapo.learner.learner_group import DAPOLearnerGroup
-
-        if rl_module_spec is None:
-            rl_module_spec = self.get_multi_rl_module_spec(env=env, spaces=spaces)
-        return DAPOLearnerGroup(
-            config=self.copy(), module_spec=rl_module_spec, placement_group=placement_group
-        )
-
-    @property
-    def _model_config_auto_includes(self) -> dict[str, Any]:
-        own = {
-            "path": model_path(self.language_model),
-            "temperature": self.temperature,
-            "entropy_grad": self.entropy_coeff != 0.0,
-            "seed": self.seed or 0,
-            **{name: getattr(self, name) for name in _MODULE_SETTINGS},
-        }
-        return dict(super()._model_config_auto_includes) | own
-
-    @property
-    def completions_per_batch(self) -> int:
-        """Completions of a full batch: groups_per_batch · group_size."""
-        return self.groups_per_batch * self.group_size
-
-
-# What the RLModule needs to know.
-_MODULE_SETTINGS = (
-    "trust_remote_code", "packing", "gradient_checkpointing", "compute_dtype", "shard_model",
-    "lora_rank", "lora_alpha", "lora_target_modules",
-)  # fmt: skip
 _OWN_ATTRIBUTES = frozenset(setting_names())
 _OWN_KEYS = (_OWN_ATTRIBUTES - {"language_model"}) | {"model"}

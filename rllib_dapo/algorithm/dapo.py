@@ -10,17 +10,22 @@ from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.config import DAPOBaseConfig
 from rllib_dapo.algorithm.weight_sync.runner_weights import RunnerWeights
 from rllib_dapo.errors import TrainingError
-from rllib_dapo.learner.learner_group import engine_weights_withheld
+from rllib_dapo.learner.learner_group import DAPOLearnerGroup, engine_weights_withheld
 from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+from rllib_dapo.learner.rl_module import DAPOTorchRLModule
+from rllib_dapo.learner.torch_learner import DAPOTorchLearner
 from rllib_dapo.model.batching import split_for_ranks
+from rllib_dapo.model.facts import model_path
 from rllib_dapo.rewards.composition import component_names
+from rllib_dapo.rollout.env_runner import DAPOEnvRunner
 from rllib_dapo.rollout.metrics import batch_metrics, demand_metrics, evaluation_metrics
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.progress import RolloutProgress
@@ -32,6 +37,70 @@ from rllib_dapo.types import Group
 
 _STATE = "dapo"
 _PHASES = ("sample_s", "learn_s", "sync_s")
+
+
+# What the RLModule needs to know.
+_MODULE_SETTINGS = (
+    "trust_remote_code", "packing", "gradient_checkpointing", "compute_dtype", "shard_model",
+    "lora_rank", "lora_alpha", "lora_target_modules",
+)  # fmt: skip
+
+
+class DAPOConfig(DAPOBaseConfig):
+    """Configures DAPO; settings and their meaning: `settings.DAPOSettings`.
+
+    Example:
+        ```python
+        from rllib_dapo import DAPOConfig
+
+        config = (
+            DAPOConfig()
+            .environment("rllib_dapo/Arithmetic-v0")
+            .training(model="embedded", lr=3e-4, clip_high=0.28)
+            .env_runners(num_env_runners=0)
+        )
+        algorithm = config.build_algo()
+        print(algorithm.train()["env_runners"]["accuracy"])
+        ```
+    """
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or DAPO)
+        self.env_runner_cls = DAPOEnvRunner
+
+    def get_default_learner_class(self) -> type:
+        """RLlib's hook."""
+        return DAPOTorchLearner
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """RLlib's hook."""
+        return RLModuleSpec(module_class=DAPOTorchRLModule)
+
+    def build_learner_group(
+        self,
+        *,
+        env: Any = None,
+        spaces: Any = None,
+        rl_module_spec: Any = None,
+        placement_group: Any = None,
+    ) -> Any:
+        """RLlib's hook: a `DAPOLearnerGroup`, whose state may lie in all learners."""
+        if rl_module_spec is None:
+            rl_module_spec = self.get_multi_rl_module_spec(env=env, spaces=spaces)
+        return DAPOLearnerGroup(
+            config=self.copy(), module_spec=rl_module_spec, placement_group=placement_group
+        )
+
+    @property
+    def _model_config_auto_includes(self) -> dict[str, Any]:
+        own = {
+            "path": model_path(self.language_model),
+            "temperature": self.temperature,
+            "entropy_grad": self.entropy_coeff != 0.0,
+            "seed": self.seed or 0,
+            **{name: getattr(self, name) for name in _MODULE_SETTINGS},
+        }
+        return dict(super()._model_config_auto_includes) | own
 
 
 class DAPO(Algorithm):

@@ -6,12 +6,13 @@ import difflib
 import inspect
 from collections.abc import Iterable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.facts import load_config, model_facts
 from rllib_dapo.model.lora import check_lora
@@ -21,9 +22,7 @@ from rllib_dapo.rewards.length import check_soft_overlong
 from rllib_dapo.settings.general import setting_types
 from rllib_dapo.settings.learner_checks import check_learner
 from rllib_dapo.settings.rollout_checks import check_rollouts
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.settings.run import RunSettings
 
 RLLIB_KEYS = frozenset({
     "callbacks", "create_env_on_driver", "custom_eval_function", "framework", "input",
@@ -89,7 +88,7 @@ def refuse_network_settings(value: Mapping[str, Any]) -> None:
     )
 
 
-def check_before_rllib(config: DAPOConfig) -> None:
+def check_before_rllib(config: RunSettings) -> None:
     """Check what RLlib's own validation would trip over."""
     from ray.util.debug import log_once
 
@@ -102,7 +101,7 @@ def check_before_rllib(config: DAPOConfig) -> None:
         refuse("env", None, "name an environment, for instance `rllib_dapo/Arithmetic-v0`")
 
 
-def check(config: DAPOConfig) -> None:
+def check(config: RunSettings) -> None:
     """Check DAPO's settings against each other, the model, the data and the cluster."""
     _check_ranges(config)
     _check_batch(config)
@@ -116,7 +115,7 @@ def check(config: DAPOConfig) -> None:
     _check_cluster(config)
 
 
-def check_soft_overlong_settings(config: DAPOConfig) -> None:
+def check_soft_overlong_settings(config: RunSettings) -> None:
     """Eq. 13 needs 0 < L_cache ≤ L_max; nothing is asked of it while it is off."""
     if config.soft_overlong_punishment:
         check_soft_overlong(
@@ -131,7 +130,7 @@ def _adapters() -> dict[str, TypeAdapter[Any]]:
     return {name: TypeAdapter(kind, config=options) for name, kind in kinds.items()}
 
 
-def _check_types(config: DAPOConfig) -> None:
+def _check_types(config: RunSettings) -> None:
     for name, adapter in _adapters().items():
         value = getattr(config, name)
         try:
@@ -142,7 +141,7 @@ def _check_types(config: DAPOConfig) -> None:
             raise SettingError(f"{key}={value!r}: {reason}", key) from error
 
 
-def _check_ranges(config: DAPOConfig) -> None:
+def _check_ranges(config: RunSettings) -> None:
     at_least = {
         "group_size": (2, "an answer is compared with the others of its group; use 2 or more"),
         "groups_per_batch": (1, "use 1 or more"),
@@ -190,7 +189,7 @@ def _check_ranges(config: DAPOConfig) -> None:
         refuse("dtype", config.dtype, f"use one of {', '.join(_DTYPES)}")
 
 
-def _check_batch(config: DAPOConfig) -> None:
+def _check_batch(config: RunSettings) -> None:
     completions, size = config.completions_per_batch, config.minibatch_size
     if size is None or not 1 <= size <= completions:
         refuse(
@@ -212,7 +211,7 @@ def _check_batch(config: DAPOConfig) -> None:
         refuse("num_epochs", config.num_epochs, "use 1 or more")
 
 
-def _check_model(config: DAPOConfig) -> None:
+def _check_model(config: RunSettings) -> None:
     facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
     total = config.max_prompt_length + config.max_completion_length
     if facts.context_length is not None and total > facts.context_length:
@@ -235,13 +234,11 @@ def _check_model(config: DAPOConfig) -> None:
     make_renderer(config)  # refuses impossible prompts
 
 
-def _check_environment(config: DAPOConfig) -> None:
-    from rllib_dapo.algorithm.registration import make_env
-
+def _check_environment(config: RunSettings) -> None:
     make_env(config.env, config.env_config).close()
 
 
-def _check_evaluation(config: DAPOConfig) -> None:
+def _check_evaluation(config: RunSettings) -> None:
     """`evaluation_config` overrides settings for evaluation: it must be possible as a whole."""
     if config.in_evaluation or not config.evaluation_config:
         return
@@ -254,7 +251,7 @@ def _check_evaluation(config: DAPOConfig) -> None:
         raise SettingError(f"in evaluation_config: {error}", name) from error
 
 
-def _check_cluster(config: DAPOConfig) -> None:
+def _check_cluster(config: RunSettings) -> None:
     """Refuse to wait for ever for CPUs and GPUs that the cluster does not have."""
     import ray
     from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles

@@ -7,7 +7,7 @@ answers scored, and hands back groups as they finish.
 from __future__ import annotations
 
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
@@ -19,6 +19,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.stream import ProblemStream
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.model.threads import use_threads
@@ -34,16 +35,14 @@ from rllib_dapo.rollout.sampling_job import (
     training_sampling,
 )
 from rllib_dapo.rollout.text_episodes import TextEpisodes, failed_group
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
 
 
 class DAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of answers, as RLlib's local runner or as a remote actor."""
 
-    def __init__(self, *, config: DAPOConfig, **kwargs: Any) -> None:
+    def __init__(self, *, config: RunSettings, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
         # With remote runners, the local one only answers RLlib's questions about spaces.
         self._has_engine = bool(self.worker_index) or not self.num_workers
@@ -68,16 +67,13 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
     def make_env(self) -> None:
         """Build the training and the evaluation environment."""
-        from rllib_dapo.algorithm.registration import make_env
-
         self.env = make_env(self.config.env, self.config.env_config)
         evaluation = self.config.get_evaluation_config_object() or self.config
         self._evaluation_env = make_env(evaluation.env, evaluation.env_config)
 
     def make_module(self) -> None:
         """Start the engine; it takes the place of RLlib's RLModule here."""
-        from rllib_dapo.algorithm.weight_sync.make import colocate_refusal
-        from rllib_dapo.rollout.engine.vllm import VLLMEngine
+        from rllib_dapo.rollout.engine.vllm import VLLMEngine, colocate_refusal
 
         config = self.config
         if config.colocate and (reason := colocate_refusal(config.engine_kwargs)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,10 @@ from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problem_set import ProblemSet
 from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.stream import ProblemStream
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import IntArray, ProblemRef
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +39,7 @@ class ProblemSource:
         SettingError: no problem is left, in all or of one source.
     """
 
-    def __init__(self, config: DAPOConfig) -> None:
-        from rllib_dapo.algorithm.registration import make_env
-
+    def __init__(self, config: RunSettings) -> None:
         env = make_env(config.env, config.env_config)
         training = _Posed.of(env, config, "env_config")
         size = training.size if training.fitting is None else len(training.fitting)
@@ -115,7 +112,7 @@ class _Posed:
     problems: ProblemSet | MixedProblems | None
 
     @classmethod
-    def of(cls, env: Any, config: DAPOConfig, setting: str) -> _Posed:
+    def of(cls, env: Any, config: RunSettings, setting: str) -> _Posed:
         inner = env.unwrapped
         size: int | None = getattr(inner, "num_problems", None)
         problems = getattr(inner, "problems", None)
@@ -136,7 +133,7 @@ class _Posed:
 
 
 def _fitting_problems(
-    env: Any, config: DAPOConfig, setting: str, size: int, same: IntArray | None
+    env: Any, config: RunSettings, setting: str, size: int, same: IntArray | None
 ) -> IntArray | None:
     """The indices of the problems whose prompt fits; None: too many to look at.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllib_dapo.errors import SamplingError
 from rllib_dapo.rollout.batch_progress import Progress
@@ -23,11 +23,8 @@ from rllib_dapo.rollout.dynamic_sampling import DynamicSampler
 from rllib_dapo.rollout.leftovers import Leftovers
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.runner_pool import RunnerPool
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
-
 
 # Standard deviations of safety in what a batch asks for. One that is short of a single group
 # waits for a whole answer more; a surplus comes first in the next batch, but is older there.
@@ -88,7 +85,7 @@ class Rollouts:
         problems: the stream.
     """
 
-    def __init__(self, config: DAPOConfig, pool: RunnerPool, problems: ProblemSource) -> None:
+    def __init__(self, config: RunSettings, pool: RunnerPool, problems: ProblemSource) -> None:
         self._config = config
         self._pool = pool
         self._problems = problems

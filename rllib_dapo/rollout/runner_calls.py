@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 import ray
 
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER
-from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, SamplingJob
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout.runner_calls import RunnerCalls
 from rllib_dapo.rollout.runner_state import RunnerState
-from rllib_dapo.rollout.sampling_job import RunnerReply, make_job
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, make_job
 from rllib_dapo.rollout.text_episodes import failed_group
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import Group, ProblemRef

@@ -9,6 +9,9 @@ from rllib_dapo.rollout.engine.base import Sampling, stream_seed
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import Group, ProblemRef
 
+LOCAL_RUNNER = 0
+"""The number of RLlib's local runner; remote ones count from 1."""
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingJob:

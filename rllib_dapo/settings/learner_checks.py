@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from rllib_dapo.errors import refuse
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.settings.run import RunSettings
 
 
-def check_learner(config: DAPOConfig) -> None:
+def check_learner(config: RunSettings) -> None:
     """Refuse impossible settings of the learner.
 
     Raises:
@@ -22,7 +19,7 @@ def check_learner(config: DAPOConfig) -> None:
     _check_learners(config)
 
 
-def _check_optimizer(config: DAPOConfig) -> None:
+def _check_optimizer(config: RunSettings) -> None:
     if not 0 <= config.adam_beta2 < 1:
         refuse("adam_beta2", config.adam_beta2, "use a number from 0 to below 1, such as 0.999")
     if not 0 <= config.lr_end_factor <= 1:
@@ -43,7 +40,7 @@ def _check_optimizer(config: DAPOConfig) -> None:
         refuse("grad_clip_by", config.grad_clip_by, "DAPO clips by `global_norm` only")
 
 
-def _check_importance(config: DAPOConfig) -> None:
+def _check_importance(config: RunSettings) -> None:
     """What weighs or masks tokens needs the learner's own old log-probabilities."""
     limit = config.importance_mask_above
     if not config.importance_cap >= 1:
@@ -62,7 +59,7 @@ def _check_importance(config: DAPOConfig) -> None:
         refuse("importance_mask_above", limit, remedy)
 
 
-def _check_learners(config: DAPOConfig) -> None:
+def _check_learners(config: RunSettings) -> None:
     """Sharding needs learners to shard over."""
     if config.shard_model and config.num_learners < 2:
         refuse(

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from rllib_dapo.errors import refuse
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.settings.run import RunSettings
 
 _REMEDIES = {
     "max_staleness": "use 0 (nothing left over is used) or more policy versions",
@@ -27,7 +23,7 @@ _AT_LEAST = {
 _ABOVE_0 = ("runner_timeout_s", "runner_restart_timeout_s", "sync_check_tolerance")
 
 
-def check_rollouts(config: DAPOConfig) -> None:
+def check_rollouts(config: RunSettings) -> None:
     """Refuse impossible settings of rollouts.
 
     Raises:
@@ -44,7 +40,7 @@ def check_rollouts(config: DAPOConfig) -> None:
     _check_placement(config)
 
 
-def _check_lead(config: DAPOConfig) -> None:
+def _check_lead(config: RunSettings) -> None:
     # RLlib's own copy for evaluation has no runners: the engines of training answer.
     if config.async_level and not config.num_env_runners and not config.in_evaluation:
         refuse(
@@ -62,7 +58,7 @@ def _check_lead(config: DAPOConfig) -> None:
         )
 
 
-def _check_placement(config: DAPOConfig) -> None:
+def _check_placement(config: RunSettings) -> None:
     gpus, size = config.num_gpus_per_env_runner, config.tensor_parallel_size
     if gpus and size > 1 and gpus != size:
         refuse(

@@ -13,7 +13,7 @@ from learners import parameters
 from scripted_engine import NO_MODEL, Script, mixed, right, scripted_runner, solution, wrong
 
 from rllib_dapo import metrics
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import SamplingError, SettingError, TrainingError
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("ray_session")]

@@ -14,8 +14,7 @@ from faulty_runners import events, faulty_runner
 from learners import parameters
 from scripted_engine import NO_MODEL
 
-from rllib_dapo.algorithm.config import DAPOConfig
-from rllib_dapo.algorithm.dapo import DAPO
+from rllib_dapo.algorithm.dapo import DAPO, DAPOConfig
 from rllib_dapo.errors import SamplingError, SettingError, TrainingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]

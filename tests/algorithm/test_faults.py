@@ -19,7 +19,7 @@ from learners import parameters
 from scripted_engine import NO_MODEL
 
 from rllib_dapo import metrics
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 
 # An actor takes seconds to start again, and there are many.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

@@ -14,7 +14,7 @@ from faulty_runners import faulty_runner
 from ray import cloudpickle
 from scripted_engine import NO_MODEL
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -90,7 +90,7 @@ def test_two_hundred_iterations_take_no_more_memory_than_fifty(
 
 def test_syncs_and_samples_of_a_real_engine_take_no_memory(runner, initial_weights):
     """Sixty times new weights and a few answers."""
-    from test_env_runner import JOB, collect_all
+    from runner_groups import JOB, collect_all
 
     def use(times: range) -> int:
         for version in times:

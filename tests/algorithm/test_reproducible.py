@@ -34,7 +34,7 @@ SETTINGS = {
 @ray.remote(num_cpus=1, max_retries=0)
 def play(num_env_runners: int) -> dict[str, Any]:
     """Two iterations in a process of their own: a process can start one vLLM engine only."""
-    from rllib_dapo.algorithm.config import DAPOConfig
+    from rllib_dapo.algorithm.dapo import DAPOConfig
 
     config = DAPOConfig().environment("rllib_dapo/Arithmetic-v0").debugging(seed=7)
     config.env_runners(num_env_runners=num_env_runners)

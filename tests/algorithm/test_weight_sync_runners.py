@@ -15,9 +15,9 @@ import ray
 from ray import cloudpickle
 from weight_sync_parts import EngineInside, RunnerGroup
 
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER
 from rllib_dapo.algorithm.weight_sync.runners import RunnerEngines, call_engines
 from rllib_dapo.errors import EngineError
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # `Runner`, for workers
 

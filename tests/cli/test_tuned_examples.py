@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.cli.check import validate
 from rllib_dapo.cli.examples import example_files
 from rllib_dapo.cli.experiment_file import load_experiments

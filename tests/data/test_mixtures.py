@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
 
-from rllib_dapo.algorithm.registration import make_env
 from rllib_dapo.data.mixture import Mixture
 from rllib_dapo.data.stream import ProblemStream
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import DataError, SettingError
 

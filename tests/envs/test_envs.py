@@ -13,7 +13,8 @@ import gymnasium as gym
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from rllib_dapo.algorithm.registration import make_env, register
+from rllib_dapo.algorithm.registration import register
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import DataError, SettingError
 

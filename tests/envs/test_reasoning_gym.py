@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from rllib_dapo.algorithm.registration import make_env
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.envs.reasoning_gym_tasks import REFUSED, TASKS
 from rllib_dapo.errors import DataError, SettingError
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples, finite, make_group
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import RewardError, SettingError
 from rllib_dapo.losses.advantages import group_advantages
 from rllib_dapo.rewards.composition import (

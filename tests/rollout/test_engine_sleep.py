@@ -8,9 +8,9 @@ import pytest
 import torch
 from engine_calls import RecordingLLM
 
-from rllib_dapo.algorithm.weight_sync.make import colocate_refusal
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout.engine.served_weights import ServedWeights
+from rllib_dapo.rollout.engine.vllm import colocate_refusal
 
 WEIGHTS = {"causal_lm.a": torch.zeros(2), "causal_lm.b": torch.ones(3)}
 

@@ -11,6 +11,7 @@ import pytest
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from reference_model import EOS, answer_logprobs, embedded_model
+from runner_groups import JOB, REFS, collect_all
 from scripted_engine import ScriptedEngine, mixed
 
 from rllib_dapo.envs.arithmetic import ArithmeticEnv, sum_at
@@ -18,24 +19,9 @@ from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout.dynamic_sampling import classify
 from rllib_dapo.rollout.engine.base import Sampling
-from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob
 from rllib_dapo.types import Group, ProblemRef
 
 pytestmark = pytest.mark.timeout(180)
-
-REFS = tuple(ProblemRef(position, 100 + position, 7 * position) for position in range(3))
-JOB = SamplingJob(REFS, 4, Sampling(1.0, 1.0, 64), seed=11)
-
-
-def collect_all(runner: Any, job: SamplingJob, seconds: float = 60.0) -> list[Group]:
-    """All groups of a job, in the order of its problems."""
-    reply: RunnerReply = runner.collect(job, seconds=seconds)
-    groups = list(reply.groups)
-    while reply.unfinished:
-        assert reply.error is reply.broken is None
-        reply = runner.collect(None, seconds=seconds)
-        groups += reply.groups
-    return sorted(groups, key=lambda group: group.ref.position)
 
 
 def answers(groups: list[Group]) -> list[list[int]]:

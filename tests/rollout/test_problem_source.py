@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
-from test_prompts import CHAT_TEMPLATE, make_tokenizer
+from small_tokenizers import CHAT_TEMPLATE, make_tokenizer
 
 from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problems import problems_from_rows

@@ -12,7 +12,7 @@ import pytest
 from hostile_rewards import entries
 from scripted_engine import mixed, right, scripted_runner
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.rollout.dynamic_sampling import classify
 from rllib_dapo.rollout.engine.base import Sampling
 from rllib_dapo.rollout.sampling_job import SamplingJob

@@ -16,10 +16,9 @@ from ray import cloudpickle
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.rllib.utils.actor_manager import FaultAwareApply, FaultTolerantActorManager
 
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER
 from rllib_dapo.rollout import runner_calls
 from rllib_dapo.rollout.runner_calls import LocalCalls, RemoteCalls
-from rllib_dapo.rollout.sampling_job import RunnerReply
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray's workers do not find it
 

@@ -15,12 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import make_group
 
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout import runner_pool
 from rllib_dapo.rollout.runner_calls import LocalCalls
 from rllib_dapo.rollout.runner_pool import RunnerPool
-from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, SamplingJob
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import Group, ProblemRef
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_engine import mixed, scripted_runner
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.rollout.engine.base import Sampling
 from rllib_dapo.rollout.sampling_job import SamplingJob
 from rllib_dapo.types import Group, ProblemRef

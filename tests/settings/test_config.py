@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import DataError, SettingError
 
 NAN = float("nan")

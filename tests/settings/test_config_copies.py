@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import pytest
 from ray import tune
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import SettingError
 from rllib_dapo.settings import general as settings
 from rllib_dapo.settings.general import DAPOSettings, setting_names, setting_types

@@ -9,8 +9,8 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_dapo import metrics
-from rllib_dapo.algorithm.config import DAPOConfig
-from rllib_dapo.algorithm.registration import make_env
+from rllib_dapo.algorithm.dapo import DAPOConfig
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.learner.rl_batch import to_multi_agent_batch
 from rllib_dapo.types import TokenBatch
 

@@ -11,8 +11,8 @@ import torch
 from learners import learner_config
 from reference_model import answer_logprobs, embedded_model
 
-from rllib_dapo.algorithm.registration import make_env
 from rllib_dapo.algorithm.weight_sync.interface import Answers
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model.place import Place, place_of
 

@@ -13,9 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-LOCAL_RUNNER = 0
-"""The number of RLlib's local runner; remote ones count from 1."""
-
 
 @dataclass(frozen=True, slots=True)
 class Answers:

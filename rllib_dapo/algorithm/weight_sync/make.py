@@ -8,10 +8,11 @@ import torch
 
 from rllib_dapo.algorithm.weight_sync.checks import SyncChecks
 from rllib_dapo.algorithm.weight_sync.choose import choose_transport
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER, Runners, WeightSync
+from rllib_dapo.algorithm.weight_sync.interface import Runners, WeightSync
 from rllib_dapo.algorithm.weight_sync.learners import learner_places
 from rllib_dapo.algorithm.weight_sync.object_store import ObjectStoreSync
 from rllib_dapo.algorithm.weight_sync.transfer import TransferSync
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER
 from rllib_dapo.settings.choices import WeightSyncChoice
 
 
@@ -57,15 +58,3 @@ def make_weight_sync(
         return ObjectStoreSync(learner_group, checks)
     half = getattr(torch, engine_dtype) if engine_dtype in ("bfloat16", "float16") else None
     return TransferSync(transport, learner_group, checks, timeout_s=timeout_s, dtype=half)
-
-
-def colocate_refusal(engine_kwargs: dict[str, Any]) -> str | None:
-    """Why engines cannot sleep here while the learner trains (`colocate`), or None."""
-    if not torch.cuda.is_available():
-        return (
-            "vLLM's sleep mode gives up GPU memory, and this machine has no CUDA device; set "
-            "`colocate` to false"
-        )
-    if engine_kwargs.get("enable_sleep_mode") is False:
-        return "`engine_kwargs` turns `enable_sleep_mode` off; leave it out"
-    return None

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllib_dapo.algorithm.weight_sync.interface import SyncReport, WeightSync
 from rllib_dapo.algorithm.weight_sync.make import make_weight_sync
 from rllib_dapo.algorithm.weight_sync.runners import RunnerEngines
 from rllib_dapo.errors import EngineError
-
-if TYPE_CHECKING:
-    from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.settings.run import RunSettings
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +24,7 @@ class RunnerWeights:
         learner_group: RLlib's.
     """
 
-    def __init__(self, config: DAPOConfig, env_runner_group: Any, learner_group: Any) -> None:
+    def __init__(self, config: RunSettings, env_runner_group: Any, learner_group: Any) -> None:
         self._config = config
         self._group = env_runner_group
         self._learner_group = learner_group

@@ -12,7 +12,8 @@ from typing import Any
 
 import ray
 
-from rllib_dapo.algorithm.weight_sync.interface import LOCAL_RUNNER, Answers
+from rllib_dapo.algorithm.weight_sync.interface import Answers
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER
 
 
 class RunnerEngines:

@@ -16,10 +16,6 @@ import numpy as np
 
 from rllib_dapo.types import FinishReason, FloatArray, IntArray, VersionStarts
 
-CAUSAL_LM_PREFIX = "causal_lm."
-"""Prefix of the language model's parameters in the RLModule's state; an engine knows the
-names without it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sampling:

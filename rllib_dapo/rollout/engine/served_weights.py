@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from rllib_dapo.errors import EngineError
-from rllib_dapo.rollout.engine.base import CAUSAL_LM_PREFIX
 from rllib_dapo.rollout.engine.received import ReceivedTensor
 from rllib_dapo.rollout.engine.shared_tensors import shared_tensors
+from rllib_dapo.types import CAUSAL_LM_PREFIX
 
 _DISAGREE = "Does `model` name the same model for engine and learner?"
 _MIXTURE = (

@@ -263,3 +263,17 @@ def _answer(output: CompletionOutput) -> SampledAnswer:
     return SampledAnswer(
         token_ids, logprobs, reason, tuple((span.start, int(span.version)) for span in spans)
     )
+
+
+def colocate_refusal(engine_kwargs: dict[str, Any]) -> str | None:
+    """Why engines cannot sleep here while the learner trains (`colocate`), or None."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return (
+            "vLLM's sleep mode gives up GPU memory, and this machine has no CUDA device; set "
+            "`colocate` to false"
+        )
+    if engine_kwargs.get("enable_sleep_mode") is False:
+        return "`engine_kwargs` turns `enable_sleep_mode` off; leave it out"
+    return None

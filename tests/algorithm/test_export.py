@@ -16,8 +16,8 @@ from reference_model import answer_logprobs
 from strategies import rows_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rllib_dapo.algorithm.export import export_adapter, export_model
 from rllib_dapo.errors import SettingError
-from rllib_dapo.model.export import export_adapter, export_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_path
 from rllib_dapo.model.lora import add_lora, save_adapter
-from rllib_dapo.rollout.engine.base import CAUSAL_LM_PREFIX
+from rllib_dapo.types import CAUSAL_LM_PREFIX
 
 
 def export_model(algorithm: Any, folder: Path | str) -> Path:

@@ -20,8 +20,8 @@ from rllib_dapo.model.packed_attention import packed_inputs, use_packed_attentio
 from rllib_dapo.model.packing import PackedRows
 from rllib_dapo.model.sharded_state import full_state, load_full_state
 from rllib_dapo.model.sharding import is_sharded, run_as_forward
-from rllib_dapo.rollout.engine.base import CAUSAL_LM_PREFIX
 from rllib_dapo.settings.choices import ComputeDtype
+from rllib_dapo.types import CAUSAL_LM_PREFIX
 
 
 class DAPOTorchRLModule(TorchRLModule):

@@ -1,0 +1,135 @@
+"""Builds an environment from its name, class or creator, or says what is wrong with it."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import gymnasium as gym
+
+from rllib_dapo.errors import SettingError
+
+ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
+    {
+        "rllib_dapo/Arithmetic-v0": "rllib_dapo.envs.arithmetic:ArithmeticEnv",
+        "rllib_dapo/Math-v0": "rllib_dapo.envs.math_env:MathEnv",
+        "rllib_dapo/ReasoningGym-v0": "rllib_dapo.envs.reasoning_gym:ReasoningGymEnv",
+    }
+)
+"""The environments by id, each `module:Class`."""
+
+
+def make_env(
+    env: str | type[gym.Env[Any, Any]] | Callable[..., gym.Env[Any, Any]],
+    env_config: Mapping[str, Any] | None = None,
+) -> gym.Env[Any, Any]:
+    """Build an environment.
+
+    Args:
+        env: a gymnasium id (`module:id` imports the module that registers it), a name
+            registered with `ray.tune.register_env` (which wins, as in RLlib), a class or
+            another callable.
+        env_config: keyword arguments; handed over whole to creators registered with Ray and
+            to classes that take RLlib's single `config`.
+
+    Raises:
+        SettingError: there is no such environment, or it does not take these arguments.
+    """
+    config: Mapping[str, Any] = {} if env_config is None else env_config
+    if not isinstance(env, str):
+        return _checked(_call(env, config), env)
+    if env not in ENVIRONMENTS:
+        from ray.tune import registry
+
+        known: Any = registry._global_registry  # Ray's own class is not annotated
+        if known.contains(registry.ENV_CREATOR, env):
+            creator = known.get(registry.ENV_CREATOR, env)
+            return _checked(creator(_as_context(config)), env)
+    elif env not in gym.registry:
+        gym.register(env, entry_point=ENVIRONMENTS[env])
+    try:
+        module, _, name = env.rpartition(":")
+        if module:  # `gym.make` would import it, `gym.spec` does not
+            importlib.import_module(module)
+        spec = gym.spec(name)
+    except (gym.error.Error, ImportError) as error:
+        names = [*ENVIRONMENTS, *gym.registry]
+        near = difflib.get_close_matches(env, names, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise SettingError(
+            f"env={env!r}: no such environment ({error}){hint} Register your own with"
+            " ray.tune.register_env or gymnasium.register",
+            "env",
+        ) from error
+    if spec.entry_point is not None:
+        creator = spec.entry_point
+        if isinstance(creator, str):
+            creator = gym.envs.registration.load_env_creator(creator)
+        _check_arguments(creator, {**spec.kwargs, **config})
+    made: gym.Env[Any, Any] = gym.make(env, **config)
+    return made
+
+
+def _as_context(config: Mapping[str, Any]) -> Any:
+    """Creators written for RLlib may read `worker_index` of their argument."""
+    from ray.rllib.env.env_context import EnvContext
+
+    return config if isinstance(config, EnvContext) else EnvContext(dict(config), 0)
+
+
+def _call(creator: Callable[..., Any], config: Mapping[str, Any]) -> Any:
+    parameters = _parameters(creator)
+    takes_config = next((n for n in ("config", "env_config") if n in parameters), None)
+    if takes_config is not None and takes_config not in config:
+        return creator(_as_context(config))
+    _check_arguments(creator, config)
+    return creator(**config)
+
+
+def _parameters(creator: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(creator).parameters
+    except (TypeError, ValueError):  # some compiled classes have no signature
+        return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
+
+
+def _check_arguments(creator: Callable[..., Any], config: Mapping[str, Any]) -> None:
+    parameters = _parameters(creator)
+    name = getattr(creator, "__name__", repr(creator))
+    kinds = inspect.Parameter
+    takes_any = any(p.kind is kinds.VAR_KEYWORD for p in parameters.values())
+    named = {
+        n: p
+        for n, p in parameters.items()
+        if p.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    }
+    for key in () if takes_any else config:
+        if key not in named:
+            choices = [n for n in named if n != "render_mode"]
+            near = difflib.get_close_matches(str(key), choices, n=1, cutoff=0.4)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise SettingError(
+                f"env_config.{key}: {name} has no such setting; {hint}It has"
+                f" {', '.join(choices) or 'none'}",
+                f"env_config.{key}",
+            )
+    for key, parameter in named.items():
+        if parameter.default is kinds.empty and key not in config:
+            raise SettingError(
+                f"env_config.{key}: {name} needs this setting; give it a value",
+                f"env_config.{key}",
+            )
+
+
+def _checked(env: Any, source: object) -> gym.Env[Any, Any]:
+    if isinstance(env, gym.Env):
+        return env
+    raise SettingError(
+        f"env={source!r}: it made a {type(env).__name__}, no gymnasium environment; its creator"
+        " must return a gymnasium.Env",
+        "env",
+    )
