@@ -17,7 +17,7 @@ from rllib_dapo.envs.make import make_env
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine
-from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, answer_seed
+from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, completion_seed
 from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
@@ -59,7 +59,7 @@ class VirtualRunner:
                 prompt.token_ids.tolist(),
                 job.group_size,
                 job.sampling,
-                seed=answer_seed(job, ref),
+                seed=completion_seed(job, ref),
             )
 
     def step(self) -> list[Group]:

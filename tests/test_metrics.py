@@ -9,9 +9,11 @@ import pytest
 from strategies import make_group
 
 from rllib_dapo import metrics
-from rllib_dapo.rollout.batch_progress import Progress
-from rllib_dapo.rollout.metrics import batch_metrics, demand_metrics, evaluation_metrics
+from rllib_dapo.rollout.group_filter import BatchProgress
+from rllib_dapo.rollout.metrics import batch_metrics, evaluation_metrics, rollout_metrics
+from rllib_dapo.rollout.rollouts import RolloutBatch
 from rllib_dapo.rollout.token_batch import RewardShaping
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
@@ -135,23 +137,39 @@ def test_reasons_are_shares_of_the_scored_groups():
 
 
 def test_what_was_asked_for_and_what_comes_from_other_batches():
-    progress = Progress(
+    progress = BatchProgress(
         kept=4, wanted=3, dropped={}, carried=2, asked=9, resolved=6, in_flight=3, limit=30
     )
-    batch = [make_group(i, [1.0, -1.0]) for i in range(3)]
-    values = demand_metrics(progress, batch, surplus=1, expired=7, keep_rate=0.25)
-    assert values == {
+    groups = tuple(make_group(i, [1.0, -1.0]) for i in range(3))
+    batch = RolloutBatch(
+        groups=groups,
+        sampled=groups,
+        counts={"kept": 3},
+        progress=progress,
+        expired=7,
+        surplus=1,
+        keep_rate=0.25,
+        seconds=2.0,
+        busy_share=0.5,
+    )
+    values = rollout_metrics(batch, RunSettings())
+    expected = {
         "groups_asked": 9.0,
         "groups_in_flight": 3.0,
         "groups_from_buffer": 2.0,
         "groups_buffered": 1.0,
         "groups_expired": 7.0,
         "keep_rate": 0.25,
+        "engines_busy_share": 0.5,
+        "tokens_per_s": values["tokens_sampled"] / 2.0,
+        "skipped_batch": 0.0,
     }
+    assert expected.items() <= values.items()
     assert set(values) <= names(metrics.ROLLOUT_METRICS, metrics.ROLLOUT)
-    for used in (batch[:1], []):  # more carried over than used
-        reused = demand_metrics(progress, used, surplus=1, expired=0, keep_rate=1.0)
-        assert reused["groups_from_buffer"] == len(used)
+    for used in (groups[:1], ()):  # the buffer held more than the batch has room for
+        fewer = rollout_metrics(replace(batch, groups=used), RunSettings())
+        assert fewer["groups_from_buffer"] == len(used)
+        assert fewer["skipped_batch"] == float(not used)
 
 
 def test_evaluation_numbers_are_those_of_k_answers_to_each_problem():

@@ -31,7 +31,7 @@ from rllib_dapo.rollout.rl_episodes import as_episodes
 from rllib_dapo.rollout.sampling_job import (
     RunnerReply,
     SamplingJob,
-    answer_seed,
+    completion_seed,
     training_sampling,
 )
 from rllib_dapo.rollout.text_episodes import TextEpisodes, failed_group
@@ -259,7 +259,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             self._requests += 1
             request_id = str(self._requests)
             self._open[request_id] = (ref, prompt)
-            requests.append((request_id, prompt.token_ids.tolist(), answer_seed(job, ref)))
+            requests.append((request_id, prompt.token_ids.tolist(), completion_seed(job, ref)))
 
         def submit(engine: InferenceEngine) -> None:
             if job.weights_version not in (None, engine.weights_version):

@@ -28,7 +28,7 @@ def sampler_with(*scores: tuple[float, float], in_flight: int = 0) -> DynamicSam
 
 def test_it_says_what_is_in_flight_and_what_was_dropped_and_why() -> None:
     sampler = sampler_with((1, -1), (1, 1), (-1, -1), (1, 1), in_flight=21)
-    expected = "21 in flight, dropped 3 (1 all wrong, 2 all right)"
+    expected = "21 in flight, dropped 3 (1 all wrong, 2 all correct)"
     assert describe(sampler.progress) == expected
     assert describe(sampler_with((1, -1)).progress) == "0 in flight"
 
@@ -45,7 +45,7 @@ def test_a_trial_leaves_its_progress_in_its_folder(tmp_path: Path) -> None:
         progress.update(sampler.progress)
         text = (tmp_path / FILE_NAME).read_text(encoding="utf-8")
         assert text.startswith(
-            "iteration 7: 1 of 2 groups kept, 3 in flight, dropped 1 (1 all right)"
+            "iteration 7: 1 of 2 groups kept, 3 in flight, dropped 1 (1 all correct)"
         )
     assert "updating the model" in (tmp_path / FILE_NAME).read_text(encoding="utf-8")
 
