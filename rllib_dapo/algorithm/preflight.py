@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.facts import load_config, model_facts
 from rllib_dapo.model.lora import check_lora
@@ -232,7 +232,7 @@ def _check_model(config: DAPOConfig) -> None:
             alpha=config.lora_alpha,
             target_modules=config.lora_target_modules,
         )
-    make_renderer(config)  # refuses impossible prompts
+    PromptRenderer.from_settings(config)  # refuses impossible prompts
 
 
 def _check_environment(config: DAPOConfig) -> None:

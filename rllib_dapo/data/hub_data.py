@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rllib_dapo.data.readers import ChooseColumns, Part, Row
+from rllib_dapo.data.readers import ChooseColumns, DatasetPart, Row
 from rllib_dapo.errors import DataError, SettingError
 
 INSTALL = "pip install 'rllib-dapo[data]'"
@@ -37,7 +37,7 @@ def saved_files(path: Path) -> list[Path]:
     return sorted(f for f in path.rglob("*") if f.suffix in (".arrow", ".json") and f.is_file())
 
 
-def saved_parts(path: Path, split: str | None) -> list[Part]:
+def saved_parts(path: Path, split: str | None) -> list[DatasetPart]:
     """The one split of a saved data set that is to be read.
 
     Raises:
@@ -61,7 +61,7 @@ def saved_parts(path: Path, split: str | None) -> list[Part]:
     return [_part(name, f"{path}, split {name!r}", data[name])]
 
 
-def hub_parts(hub_id: str, split: str | None, subset: str | None) -> list[Part]:
+def hub_parts(hub_id: str, split: str | None, subset: str | None) -> list[DatasetPart]:
     """The one split of a data set on the hub that is to be read.
 
     Args:
@@ -115,8 +115,8 @@ def _choose_split(where: str, splits: Mapping[str, Any], split: str | None) -> s
     raise DataError(f"{where}: no split={split!r}{hint}; it has {', '.join(names)}")
 
 
-def _part(name: str, where: str, data: Any) -> Part:
-    return Part(name, where, partial(_rows, data))
+def _part(name: str, where: str, data: Any) -> DatasetPart:
+    return DatasetPart(name, where, partial(_rows, data))
 
 
 def _rows(data: Any, choose_columns: ChooseColumns) -> Iterator[Row]:

@@ -11,7 +11,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from rllib_dapo.data.mixed_problems import MixedProblems
+from rllib_dapo.data.mixture import MixedProblems
 from rllib_dapo.data.problem_set import Problem, ProblemSet
 
 # Differences in how the same problem is typeset.

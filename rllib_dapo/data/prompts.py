@@ -17,7 +17,9 @@ from typing import Any, Protocol, get_args
 import numpy as np
 
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.settings.choices import ChatMode
+from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import IntArray, Prompt
 
 TEMPLATES: Mapping[str, str] = MappingProxyType(
@@ -135,6 +137,24 @@ class PromptRenderer:
         self._few_shot = _check_few_shot(few_shot)
         if self.uses_chat:
             self._try_chat_template()
+
+    @classmethod
+    def from_settings(cls, settings: DAPOSettings) -> PromptRenderer:
+        """The renderer for the tokenizer of `settings.model` and for its prompt settings.
+
+        Raises:
+            SettingError: as the constructor, or the tokenizer cannot be loaded.
+        """
+        trust = settings.trust_remote_code
+        facts = model_facts(settings.language_model, trust_remote_code=trust)
+        return cls(
+            load_tokenizer(facts.path, trust_remote_code=trust),
+            template=settings.prompt_template,
+            system=settings.system_prompt,
+            few_shot=settings.few_shot,
+            chat=settings.chat,
+            max_prompt_length=settings.max_prompt_length,
+        )
 
     def render(self, observation: str | Sequence[Mapping[str, str]]) -> Prompt:
         """The prompt for one observation, a text or a list of chat messages.

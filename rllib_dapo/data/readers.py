@@ -14,26 +14,58 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rllib_dapo.data.schemas import Schema, detect_schema
 from rllib_dapo.errors import DataError
 
-Row = tuple[int, dict[str, Any]]
+Row = tuple[int, Mapping[str, Any]]
+"""The number of a row, 1-based, and its values by column."""
 ChooseColumns = Callable[[list[str]], tuple[str, ...]]
-"""From the columns of a file to those to read; may raise DataError."""
+"""Is given the columns of a file and returns those to read; may raise DataError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a data set, or one split of the `datasets` library.
+class DatasetPart:
+    """One file of a data set, one split of the `datasets` library, or rows in memory.
 
     Attributes:
         name: what `Problem.source` calls it.
-        where: what errors call it.
-        read: yields its rows; what it is given chooses the columns, before the first row.
+        where: what error messages call it.
+        read: yields its rows. It calls its argument once, before the first row, to learn
+            which columns to read.
     """
 
     name: str
     where: str
     read: Callable[[ChooseColumns], Iterator[Row]]
+
+    def rows(
+        self, problem_key: str | None, answer_key: str | None
+    ) -> Iterator[tuple[Schema, int, Mapping[str, Any]]]:
+        """Yield each row with its number and the schema that reads it.
+
+        Args:
+            problem_key: column of the problem; None recognises the common names.
+            answer_key: column of the ground truth, likewise.
+
+        Raises:
+            DataError: the file is malformed, cannot be read, or lacks a column.
+        """
+        schema: Schema | None = None
+
+        def choose(columns: list[str]) -> tuple[str, ...]:
+            nonlocal schema
+            try:
+                schema = detect_schema(columns, problem_key, answer_key)
+            except DataError as error:
+                raise DataError(f"{self.where}, row 1: {error}") from error
+            return schema.columns
+
+        try:
+            for number, row in self.read(choose):
+                assert schema is not None  # noqa: S101 - readers choose before the first row
+                yield schema, number, row
+        except OSError as error:
+            raise DataError(f"{self.where}: cannot be read ({error.strerror or error})") from error
 
 
 SPLITS = ("train", "validation", "valid", "val", "dev", "eval", "test")

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rllib_dapo.data.mixed_problems import MixedProblems
-from rllib_dapo.data.mixture import Mixture
+from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problem_set import ProblemSet
-from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.types import IntArray, ProblemRef
@@ -151,7 +150,7 @@ def _fitting_problems(
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
     if len(first) > _LARGEST_SCAN:
         return None
-    renderer = make_renderer(config)
+    renderer = PromptRenderer.from_settings(config)
     lengths = np.concatenate(
         [renderer.lengths(chunk) for chunk in _observations(env, first.tolist())]
     )[which]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rllib_dapo.data.problems import load_problems, problems_from_rows
+from rllib_dapo.data.load import load_problems, problems_from_rows
 from rllib_dapo.errors import DataError, SettingError
 
 CHAT = [{"role": "user", "content": "Solve it.\n\nWhat is 2+3?"}]
@@ -281,8 +281,8 @@ def test_limit(tmp_path: Path) -> None:
 
 def test_problem_sets_are_immutable_and_travel(tmp_path: Path) -> None:
     problems = load_problems(write(tmp_path / "p.jsonl", [DAPO, DAPO]))
-    with pytest.raises(AttributeError, match="immutable"):
-        problems.name = "x"
+    with pytest.raises(AttributeError, match="cannot assign to field 'name'"):
+        problems.name = "x"  # type: ignore[misc]
     problems[0].problem[0]["content"] = "changed"  # type: ignore[index, call-overload]
     assert problems[0].problem == CHAT
     copy = pickle.loads(pickle.dumps(problems))  # noqa: S301 - our own bytes

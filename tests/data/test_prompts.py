@@ -7,44 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
+from small_tokenizers import CHAT_TEMPLATE, make_tokenizer
 
 from rllib_dapo.data.prompts import NEEDS_ROBUST, TEMPLATES, PromptRenderer, PromptTooLong
 from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.rewards.grading.grade import grade
 
-CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}<eos>{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 NO_SYSTEM = (
     "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
 )
-SPECIAL = ["<unk>", "<bos>", "<eos>", "<|system|>", "<|user|>", "<|assistant|>"]
-
-
-def make_tokenizer(
-    chat_template: str | None = None, *, bos: bool = True, eos: bool = False
-) -> PreTrainedTokenizerFast:
-    """One token per character, with a BOS (and an EOS) policy as trained models have."""
-    characters = sorted({chr(i) for i in range(32, 127)} | set("\nπ答案"))
-    vocabulary = {token: i for i, token in enumerate(SPECIAL + characters)}
-    core = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL[0]))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
-    core.post_processor = processors.TemplateProcessing(
-        single=("<bos> " if bos else "") + "$A" + (" <eos>" if eos else ""),
-        special_tokens=[("<bos>", 1), ("<eos>", 2)],
-    )
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token=SPECIAL[1],
-        eos_token=SPECIAL[2],
-        unk_token=SPECIAL[0],
-        additional_special_tokens=SPECIAL[3:],
-    )
-    tokenizer.chat_template = chat_template
-    return tokenizer
 
 
 def test_chat_ids_are_those_of_the_template_with_one_bos() -> None:

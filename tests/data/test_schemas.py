@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from published_layouts import ASKED, LAYOUTS, TASK
 from strategies import examples
 
-from rllib_dapo.data.problems import load_problems, problems_from_rows
+from rllib_dapo.data.load import load_problems, problems_from_rows
 from rllib_dapo.data.schemas import detect_schema
 from rllib_dapo.errors import DataError
 
