@@ -96,7 +96,7 @@ def test_states_of_other_streams_are_refused() -> None:
         ProblemStream(None, 1).set_state(state)
     with pytest.raises(SettingError, match="seed=2, but the saved problem stream used seed=1"):
         ProblemStream(10, 2).set_state(state)
-    with pytest.raises(SettingError, match="without num_problems, position"):
+    with pytest.raises(SettingError, match="lacks num_problems, position"):
         ProblemStream(10, 1).set_state({"seed": 1})
 
 
