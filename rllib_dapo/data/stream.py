@@ -128,7 +128,7 @@ class ProblemStream:
         position = int(state["position"])
         if position < 0:
             raise SettingError(
-                f"the saved state of the problem stream has the position {position}, which is below 0"
+                f"the saved state of the problem stream has the impossible position {position}"
             )
         self._position = position
 
