@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from data_files import write_rows
 from small_tokenizers import CHAT_TEMPLATE, make_tokenizer
 
 from rllib_dapo.data.load import problems_from_rows
@@ -41,8 +42,7 @@ def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def write(path: Path, texts: list[Any]) -> str:
     rows = [{"problem": text, "answer": i} for i, text in enumerate(texts)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(write_rows(path, rows))
 
 
 def config(
