@@ -11,7 +11,6 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
-from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.model.facts import load_tokenizer, model_facts
@@ -105,7 +104,7 @@ class VirtualCalls:
         self.env = make_env(config.env, config.env_config)
         facts = model_facts(config.language_model, trust_remote_code=False)
         tokenizer = load_tokenizer(facts.path, trust_remote_code=False)
-        renderer: PromptRenderer = make_renderer(config)
+        renderer = PromptRenderer.from_settings(config)
         episodes = TextEpisodes(lambda ref: self.env, renderer, tokenizer, None)
         special = set(tokenizer.all_special_ids)
         words = [i for i in range(len(tokenizer)) if i not in special]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.facts import load_config, model_facts
@@ -231,7 +231,7 @@ def _check_model(config: RunSettings) -> None:
             alpha=config.lora_alpha,
             target_modules=config.lora_target_modules,
         )
-    make_renderer(config)  # refuses impossible prompts
+    PromptRenderer.from_settings(config)  # refuses impossible prompts
 
 
 def _check_environment(config: RunSettings) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rllib_dapo.data.mixed_problems import MixedProblems
-from rllib_dapo.data.mixture import Mixture
+from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problem_set import ProblemSet
-from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
@@ -149,7 +148,7 @@ def _fitting_problems(
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
     if len(first) > _LARGEST_SCAN:
         return None
-    renderer = make_renderer(config)
+    renderer = PromptRenderer.from_settings(config)
     lengths = np.concatenate(
         [renderer.lengths(chunk) for chunk in _observations(env, first.tolist())]
     )[which]

@@ -21,7 +21,7 @@ from rllib_dapo.cli.main import app
 from rllib_dapo.cli.transform.dataset import Outcome, transform_dataset
 from rllib_dapo.cli.transform.journal import Journal
 from rllib_dapo.cli.transform.source_rows import Source
-from rllib_dapo.data.problems import load_problems
+from rllib_dapo.data.load import load_problems
 from rllib_dapo.errors import DataError, SettingError
 
 FORMS = [r"11-2\sqrt{6}", "7", r"\frac{2}{4}", "(3,-4)", r"\text{Yes}"]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rllib_dapo.data.locations import find_parts
-from rllib_dapo.data.readers import Part
-from rllib_dapo.data.schemas import Messages, RowError, Schema, detect_schema
-from rllib_dapo.errors import DataError
+from rllib_dapo.data.load import find_parts
+from rllib_dapo.data.schemas import Messages, RowError, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Source:
     """Where rows come from.
 
     Attributes:
-        location: a file, a folder or a hub id, as `data.problems.load_problems` takes it.
+        location: a file, a folder or a hub id, as `data.load.load_problems` takes it.
         problem_key: column of the problem; None recognises the common ones.
         answer_key: column of the ground truth, likewise.
         split: see there.
@@ -73,16 +71,11 @@ class Source:
         """
         count = 0
         for part in find_parts(self.location, self.split, self.subset):
-            try:
-                for row in self._rows_of(part):
-                    if self.limit is not None and count >= self.limit:
-                        return
-                    count += 1
-                    yield row
-            except OSError as error:
-                raise DataError(
-                    f"{part.where}: cannot be read ({error.strerror or error})"
-                ) from error
+            for schema, number, row in part.rows(self.problem_key, self.answer_key):
+                if self.limit is not None and count >= self.limit:
+                    return
+                count += 1
+                yield _read(schema, row, f"{part.name}:{number}")
 
     def fingerprint(self) -> tuple[int, str]:
         """Number of rows and a hash of all that is read of them."""
@@ -93,23 +86,8 @@ class Source:
             digest.update(line.encode() + b"\n")
         return count, digest.hexdigest()
 
-    def _rows_of(self, part: Part) -> Iterator[SourceRow]:
-        schema: Schema | None = None
 
-        def choose(columns: list[str]) -> tuple[str, ...]:
-            nonlocal schema
-            try:
-                schema = detect_schema(columns, self.problem_key, self.answer_key)
-            except DataError as error:
-                raise DataError(f"{part.where}, row 1: {error}") from error
-            return schema.columns
-
-        for number, row in part.read(choose):
-            assert schema is not None  # noqa: S101 - readers choose before the first row
-            yield _read(schema, row, f"{part.name}:{number}")
-
-
-def _read(schema: Schema, row: dict[str, Any], source: str) -> SourceRow:
+def _read(schema: Schema, row: Mapping[str, Any], source: str) -> SourceRow:
     try:
         problem, answer = schema.read(row)
     except RowError as error:
