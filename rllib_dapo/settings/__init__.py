@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rllib_dapo.settings.checks import check_settings
+from rllib_dapo.settings.checks import check_settings, check_value
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.settings.learner import LearnerSettings
 from rllib_dapo.settings.names import RENAMED, setting_names
@@ -18,5 +18,6 @@ __all__ = [
     "RolloutSettings",
     "RunSettings",
     "check_settings",
+    "check_value",
     "setting_names",
 ]

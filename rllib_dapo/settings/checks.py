@@ -34,12 +34,16 @@ def check_settings(settings: RunSettings) -> None:
         SettingError: a setting has the wrong type, is out of its bounds, or contradicts
             another one.
     """
-    check_values(settings)
+    for field in fields(settings):
+        check_value(field.name, getattr(settings, field.name), settings)
     _check_minibatch(settings)
     _check_schedule(settings)
     _check_importance(settings)
     _check_sharding(settings)
-    _check_soft_overlong(settings)
+    if settings.soft_overlong_punishment:
+        check_soft_overlong(
+            max_length=settings.max_completion_length, cache=settings.soft_overlong_cache
+        )
     _check_async_level(settings)
     _check_staleness(settings)
     _check_gpus_of_an_engine(settings)
@@ -49,21 +53,24 @@ def check_settings(settings: RunSettings) -> None:
 # -- One setting -----------------------------------------------------------------------------
 
 
-def check_values(settings: RunSettings | DAPOSettings) -> None:
-    """Check the type and the bounds of each setting on its own.
+def check_value(name: str, value: Any, settings: DAPOSettings | None = None) -> None:
+    """Check a value against the type and the bounds of the setting of this name.
+
+    Args:
+        name: the setting; functions that take its value as an argument check it with this, too.
+        value: what it is to be.
+        settings: where remedies read other settings; the defaults unless given.
 
     Raises:
-        SettingError: a value does not fit its setting.
+        SettingError: the value does not fit.
     """
-    for name in (field.name for field in fields(settings)):
-        value = getattr(settings, name)
-        try:
-            # Tune's samplers give numpy's numbers.
-            _adapter(name).validate_python(value.item() if isinstance(value, np.generic) else value)
-        except ValidationError as error:
-            shown = written_name(name)
-            complaint = _complaint(shown, setting_kinds()[name], value, error, settings)
-            raise SettingError(f"{shown}={value!r}: {complaint}", shown) from error
+    try:
+        # Tune's samplers give numpy's numbers.
+        _adapter(name).validate_python(value.item() if isinstance(value, np.generic) else value)
+    except ValidationError as error:
+        shown, settings = written_name(name), settings or RunSettings()
+        complaint = _complaint(shown, setting_kinds()[name], value, error, settings)
+        raise SettingError(f"{shown}={value!r}: {complaint}", shown) from error
 
 
 def word_for(name: str, value: Any) -> Any:
@@ -165,11 +172,16 @@ def _check_sharding(settings: RunSettings) -> None:
         )
 
 
-def _check_soft_overlong(settings: RunSettings) -> None:
-    """Eq. 13 needs 0 < L_cache ≤ L_max. While it is off, `soft_overlong_cache` is not read."""
-    cache, limit = settings.soft_overlong_cache, settings.max_completion_length
-    if not settings.soft_overlong_punishment:
-        return
+def check_soft_overlong(*, max_length: int, cache: int) -> None:
+    """Eq. 13 needs 0 < L_cache ≤ L_max.
+
+    Args:
+        max_length: L_max, the setting `max_completion_length`.
+        cache: L_cache, the setting `soft_overlong_cache`.
+
+    Raises:
+        SettingError: the penalty is not defined for these numbers.
+    """
     if cache <= 0:
         refuse(
             "soft_overlong_cache",
@@ -178,12 +190,12 @@ def _check_soft_overlong(settings: RunSettings) -> None:
             "fifth of max_completion_length (4096 of 20480). To train without the punishment, "
             "switch it off instead of setting its interval to 0",
         )
-    if cache > limit:
+    if cache > max_length:
         refuse(
             "soft_overlong_cache",
             cache,
-            f"it is longer than max_completion_length={limit}, so even an empty completion would "
-            "be punished; lower soft_overlong_cache (the paper uses a fifth of "
+            f"it is longer than max_completion_length={max_length}, so even an empty completion "
+            "would be punished; lower soft_overlong_cache (the paper uses a fifth of "
             "max_completion_length) or raise max_completion_length",
         )
 

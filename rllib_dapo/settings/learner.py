@@ -90,11 +90,23 @@ class LearnerSettings:
     arithmetic or older weights. With `token`, it is the token's own ratio; with `sequence`, the
     product of the ratios of its completion. Paper: none."""
 
-    importance_cap: Annotated[float, Ge(1), Remedy("use 1 or more, such as 2.0")] = 2.0
+    importance_cap: Annotated[
+        float,
+        Ge(1),
+        Remedy(
+            "use 1 or more, such as 2.0: below 1, tokens on which engine and learner agree would "
+            "lose weight"
+        ),
+    ] = 2.0
     """The largest importance weight: larger ones are truncated to it."""
 
     importance_mask_above: Annotated[
-        float | None, Gt(1), Remedy("use a number above 1, or null for no mask")
+        float | None,
+        Gt(1),
+        Remedy(
+            "use a number above 1, or null for no mask: at 1 or below, tokens on which engine and "
+            "learner agree would be masked"
+        ),
     ] = None
     """With `old_logprobs: learner`, leave out of the loss, numerator and denominator alike, the
     tokens whose ratio of the learner's to the engine's probability is above this number or below
