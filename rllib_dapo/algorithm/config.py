@@ -62,28 +62,28 @@ class TrainingKeywords(DAPOSettings, RLlibTrainingSettings):
 _OWN_ATTRIBUTES = frozenset(setting_names())
 _KEYWORDS = frozenset(f.name for f in fields(TrainingKeywords) if f.init)
 
-_Keywords = ParamSpec("_Keywords")
+_Params = ParamSpec("_Params")
 _Config = TypeVar("_Config")
 
 
-class _Fluent(Protocol[_Keywords]):
+class _Fluent(Protocol[_Params]):
     """A method that takes the keywords of a settings class and returns its config."""
 
     def __get__(
         self, config: _Config, kind: type[_Config] | None = None, /
-    ) -> Callable[_Keywords, _Config]: ...
+    ) -> Callable[_Params, _Config]: ...
 
 
 def _with_keywords_of(
-    kind: Callable[_Keywords, object],
-) -> Callable[[Callable[..., Any]], _Fluent[_Keywords]]:
-    """Give a method the keywords of a settings class: for type checkers, editors and `help`."""
+    kind: Callable[_Params, object],
+) -> Callable[[Callable[..., Any]], _Fluent[_Params]]:
+    """Give a method the keywords of a settings class, for type checkers, editors and `help`."""
 
-    def decorate(method: Callable[..., Any]) -> _Fluent[_Keywords]:
+    def decorate(method: Callable[..., Any]) -> _Fluent[_Params]:
         own = next(iter(inspect.signature(method).parameters.values()))
         keywords = inspect.signature(kind).parameters.values()
         method.__signature__ = inspect.Signature([own, *keywords])  # type: ignore[attr-defined]
-        return cast("_Fluent[_Keywords]", method)
+        return cast("_Fluent[_Params]", method)
 
     return decorate
 
