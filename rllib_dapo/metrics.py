@@ -98,7 +98,7 @@ ROLLOUT_METRICS = _metrics(
          "The number of groups that could not be scored, or whose prompt is too long."),
         ("groups_asked", "groups", "The number of problems newly requested in this iteration."),
         ("groups_in_flight", "groups",
-         "The number of groups that are still being sampled when the batch is full."),
+         "The number of groups that are in flight when the sampling for this batch ends."),
         ("groups_from_buffer", "groups",
          "The number of groups in the batch that earlier iterations had left in the buffer."),
         ("groups_buffered", "groups",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast, get_type_hints
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.models import MODEL_DEFAULTS
@@ -42,8 +42,8 @@ class TrainingKeywords(DAPOSettings, RLlibTrainingSettings):
     `AlgorithmConfig.training`.
     """
 
-    language_model: str = field(default="embedded", init=False)
-    model: str = "embedded"
+    language_model: str = field(default=DAPOSettings.language_model, init=False)
+    model: str = DAPOSettings.language_model
 
     # RLlib's, which DAPO hands on without reading them.
     gamma: Any = None
@@ -81,7 +81,11 @@ def _with_keywords_of(
 
     def decorate(method: Callable[..., Any]) -> _Fluent[_Params]:
         own = next(iter(inspect.signature(method).parameters.values()))
-        keywords = inspect.signature(kind).parameters.values()
+        plain = get_type_hints(kind)  # bounds and remedies would make it long
+        keywords = [
+            parameter.replace(annotation=plain[name])
+            for name, parameter in inspect.signature(kind).parameters.items()
+        ]
         method.__signature__ = inspect.Signature([own, *keywords])  # type: ignore[attr-defined]
         return cast("_Fluent[_Params]", method)
 

@@ -96,7 +96,8 @@ class RLlibSettings(RLlibTrainingSettings):
     evaluation_interval: Annotated[
         int | None, Ge(0), Remedy("use a number of iterations, or null for no evaluation")
     ] = None
-    """Evaluate after every iteration whose number is a multiple of this. None never evaluates."""
+    """Evaluate after every iteration whose number is a multiple of this. None or 0 never
+    evaluates."""
 
     evaluation_duration: Annotated[
         int, Ge(1), Remedy("use a number of held-out problems, 1 or more")

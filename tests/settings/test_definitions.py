@@ -47,6 +47,12 @@ def test_training_takes_the_settings_and_rllibs_own_keywords():
     assert {field.name for field in fields(RLlibTrainingSettings)} < rllibs
 
 
+def test_editors_and_help_see_types_and_defaults():
+    keyword = inspect.signature(DAPOConfig.training).parameters["clip_high"]
+    assert (keyword.annotation, keyword.default) == (float, 0.28)
+    assert str(keyword) == "clip_high: float = 0.28"
+
+
 def test_training_sets_what_it_is_given_and_nothing_else():
     made, untouched = DAPOConfig(), DAPOConfig()
     made.training(clip_high=0.3, lr=1e-5, gamma=0.9)
