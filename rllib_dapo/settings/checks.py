@@ -6,7 +6,6 @@ checks what does. Every message names the setting, its value and the remedy.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -34,8 +33,8 @@ def check_settings(settings: RunSettings) -> None:
         SettingError: a setting has the wrong type, is out of its bounds, or contradicts
             another one.
     """
-    for field in fields(settings):
-        check_value(field.name, getattr(settings, field.name), settings)
+    for name in setting_kinds():
+        check_value(name, getattr(settings, name), settings)
     _check_minibatch(settings)
     _check_schedule(settings)
     _check_importance(settings)

@@ -12,7 +12,7 @@ from rllib_dapo.errors import SettingError
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.settings.learner import LearnerSettings
 from rllib_dapo.settings.rollout import RolloutSettings
-from rllib_dapo.settings.run import RunSettings
+from rllib_dapo.settings.run import RLlibSettings, RunSettings
 
 SETTING_CLASSES = (DAPOSettings, RolloutSettings, LearnerSettings)
 """The classes that define DAPO's settings, in the order in which the documentation lists them."""
@@ -32,9 +32,10 @@ def setting_names() -> tuple[str, ...]:
 
 @cache
 def setting_kinds() -> Mapping[str, Any]:
-    """The annotated type of each setting: DAPO's own and those of RLlib that DAPO reads."""
+    """The annotated type of each setting: DAPO's own, then those of RLlib that DAPO reads."""
     hints = get_type_hints(RunSettings, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(RunSettings)}
+    names = (*setting_names(), *(field.name for field in fields(RLlibSettings)))
+    return {name: hints[name] for name in names}
 
 
 def written_name(name: str) -> str:

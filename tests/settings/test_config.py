@@ -210,6 +210,11 @@ def test_switches_stay_booleans_where_on_and_off_are_no_words():
     assert (made.dynamic_sampling, made.packing) == (False, True)
 
 
+def test_of_two_wrong_settings_the_one_that_the_other_depends_on_is_named():
+    with pytest.raises(SettingError, match="group_size=None"):
+        config(group_size=None, minibatch_size=None).validate()
+
+
 def test_a_cosine_must_end_after_the_warm_up():
     cosine = {"lr_schedule": "cosine", "warmup_iterations": 20}
     with pytest.raises(SettingError, match="after warmup_iterations=20"):
