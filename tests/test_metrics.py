@@ -9,6 +9,8 @@ import pytest
 from strategies import make_group
 
 from rllib_dapo import metrics
+from rllib_dapo.cli.experiment_file import parse_experiments
+from rllib_dapo.errors import ExperimentFileError
 from rllib_dapo.rollout.group_filter import BatchProgress
 from rllib_dapo.rollout.metrics import batch_metrics, evaluation_metrics, rollout_metrics
 from rllib_dapo.rollout.rollouts import RolloutBatch
@@ -52,6 +54,25 @@ def test_every_row_of_the_table_has_three_cells():
     assert len(rows) == len(metrics.ALL_METRICS) + len(metrics.NAMED_METRICS) + 2
     for row in rows:
         assert row.replace("\\|", "").count("|") == 4, row
+
+
+def test_every_meaning_is_a_sentence_in_the_fields_words():
+    for metric in (*metrics.ALL_METRICS, *metrics.NAMED_METRICS):
+        assert metric.meaning[0].isupper() or metric.meaning[0] == "1", metric.key
+        assert metric.meaning.endswith("."), metric.key
+        assert "response" not in metric.meaning, metric.key
+        assert metric.unit != "answers", metric.key
+
+
+@pytest.mark.parametrize(("old", "new"), metrics.RENAMED.items())
+def test_a_renamed_metric_is_known_by_its_present_name_only(old, new):
+    present = {metric.key.split("/")[-1] for metric in metrics.ALL_METRICS}
+    assert new in present
+    assert old not in present
+    assert metrics.renamed(f"env_runners/{old}") == f"env_runners/{new}"
+    assert metrics.renamed(f"env_runners/{new}") is None
+    with pytest.raises(ExperimentFileError, match=f"`evaluation/{old}` is now called .*{new}`"):
+        parse_experiments(f"x: {{run: DAPO, stop: {{evaluation/{old}: 1}}}}", "x.yaml")
 
 
 # -- The numbers --------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
+from rllib_dapo.metrics import renamed
+
 # Counters that every algorithm reports; a slip in one of them is caught.
 _STOP_KEYS = ("training_iteration", "time_total_s", "num_env_steps_sampled_lifetime")
 
@@ -24,6 +26,8 @@ def flat_stop(
         name = "/".join(map(str, path))
         if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             fail(path, f"stop at `{name}`: {value!r} is not a number")
+        if present := renamed(name):
+            fail(path, f"the metric `{name}` is now called `{present}`; write that name")
         near = get_close_matches(name, _STOP_KEYS, n=1, cutoff=0.9)
         if near and name not in _STOP_KEYS:
             fail(path, f"no result is called `{name}`; did you mean `{near[0]}`?")

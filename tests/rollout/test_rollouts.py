@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -27,11 +28,12 @@ pytestmark = pytest.mark.timeout(60)
 MODES = ["finish", "abort", "continue"]
 
 
+@dataclass(kw_only=True)
 class Settings(DAPOSettings):
     """Batches of four groups of two."""
 
-    group_size = 2
-    groups_per_batch = 4
+    group_size: int = 2
+    groups_per_batch: int = 4
 
 
 class Problems:

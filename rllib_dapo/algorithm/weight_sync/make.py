@@ -14,6 +14,7 @@ from rllib_dapo.algorithm.weight_sync.object_store import ObjectStoreSync
 from rllib_dapo.algorithm.weight_sync.transfer import TransferSync
 from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER
 from rllib_dapo.settings.choices import WeightSyncChoice
+from rllib_dapo.settings.rollout import RolloutSettings
 
 
 def make_weight_sync(
@@ -21,7 +22,7 @@ def make_weight_sync(
     runners: Runners,
     *,
     choice: WeightSyncChoice = "auto",
-    check_interval: int = 100,
+    check_interval: int = RolloutSettings.sync_check_interval,
     check_tolerance: float | None = None,
     engine_dtype: str = "float32",
     learner_dtype: str = "float32",
