@@ -11,16 +11,16 @@ Nothing here needs Ray. Whatever is wrong with a file is said with its line.
 
 from __future__ import annotations
 
+import math
 import runpy
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rllib_dapo.cli import search_space
-from rllib_dapo.cli.stop_criteria import flat_stop
 from rllib_dapo.cli.yaml_lines import Document, KeyPath, parse, parse_file
 from rllib_dapo.errors import ExperimentFileError, SettingError
 
@@ -132,6 +132,8 @@ _CHECKPOINT: dict[str, Check] = {
     "checkpoint_score_attribute": _TEXT,
     "checkpoint_score_order": _ORDER,
 }
+# Counters that every algorithm reports; a slip in one of them is caught.
+_STOP_KEYS = ("training_iteration", "time_total_s", "num_env_steps_sampled_lifetime")
 _IN_CHECKPOINT = "write `checkpoint_config: {{{}: ...}}`".format
 # Names of earlier RLlib versions, and what people write instead of the right one.
 _MOVED = {
@@ -152,6 +154,34 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean `{near[0]}`?" if near else "known here: " + ", ".join(names)
+
+
+def flat_stop(
+    stop: Mapping[Any, Any], fail: Callable[[tuple[Any, ...], str], NoReturn]
+) -> dict[str, float]:
+    """Stop criteria with nested metrics as `a/b`, the form of Tune.
+
+    Calls `fail(path, message)`, which raises, for anything that is not a number and for what
+    looks like a misspelt counter: Tune would run for ever.
+    """
+    flat: dict[str, float] = {}
+    for path, value in _leaves(stop):
+        name = "/".join(map(str, path))
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            fail(path, f"stop at `{name}`: {value!r} is not a number")
+        near = get_close_matches(name, _STOP_KEYS, n=1, cutoff=0.9)
+        if near and name not in _STOP_KEYS:
+            fail(path, f"no result is called `{name}`; did you mean `{near[0]}`?")
+        flat[name] = value
+    return flat
+
+
+def _leaves(tree: Mapping[Any, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
 
 
 class _Reader:
