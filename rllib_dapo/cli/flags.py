@@ -89,7 +89,7 @@ class RayOptions:
 class RunOptions(RayOptions):
     """How to run experiments, as opposed to which.
 
-    `wandb_key` goes into the environment only, never into a file.
+    `wandb_key` is put into the environment only, never into a file.
     """
 
     resume: Annotated[
@@ -157,10 +157,11 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 def with_flags(experiment: Experiment, flags: Flags) -> Experiment:
-    """The experiment with what the flags say.
+    """A copy of the experiment, changed as the flags say.
 
     Raises:
-        ExperimentFileError: names the flag, what was found and the remedy.
+        ExperimentFileError: a flag is wrong; the message names it, what was found and the
+            remedy.
     """
     if flags.num_samples == 0:
         raise ExperimentFileError("--num-samples 0 runs nothing; write 1 or more, or -1 (no end)")
@@ -172,7 +173,7 @@ def with_flags(experiment: Experiment, flags: Flags) -> Experiment:
     if flags.scheduler_config is not None:
         changes["scheduler_config"] = mapping(flags.scheduler_config, "--scheduler-config")
     elif flags.scheduler is not None:
-        # The file's arguments belong to the file's scheduler.
+        # The arguments in the file belong to the scheduler that the flag replaces.
         changes["scheduler_config"] = {}
     if flags.stop is not None:
         changes["stop"] = flat_stop(mapping(flags.stop, "--stop"), _fail_stop)
@@ -192,8 +193,17 @@ def from_command_line(
 ) -> Experiment:
     """An experiment without a file.
 
+    Args:
+        run: the name of the algorithm.
+        env: the environment.
+        config: the settings of the algorithm, as JSON.
+        name: the name of the experiment; None: that of the algorithm.
+        flags: the other flags.
+        restore: the checkpoint folder to start from.
+
     Raises:
-        ExperimentFileError: names the flag, what was found and the remedy.
+        ExperimentFileError: a flag is wrong; the message names it, what was found and the
+            remedy.
     """
     settings = mapping(config, "--config") if config is not None else {}
     if env is not None:
@@ -205,10 +215,10 @@ def from_command_line(
 
 
 def mapping(text: str, flag: str) -> dict[str, Any]:
-    """The mapping that a flag's JSON (or YAML) stands for.
+    """Read the mapping in a flag, which is JSON or YAML.
 
     Raises:
-        ExperimentFileError: it is none.
+        ExperimentFileError: `text` is not a mapping.
     """
     data = parse(text, flag).data
     if not isinstance(data, dict):
@@ -221,7 +231,7 @@ def _fail_stop(path: tuple[Any, ...], message: str) -> NoReturn:
 
 
 def _checkpoint(flags: Flags) -> dict[str, Any]:
-    """The part of `checkpoint_config` that flags give."""
+    """The keys of `checkpoint_config` that the flags give."""
     given: dict[str, Any] = {
         "checkpoint_frequency": flags.checkpoint_freq,
         "checkpoint_at_end": flags.checkpoint_at_end,
@@ -237,10 +247,11 @@ def _checkpoint(flags: Flags) -> dict[str, Any]:
 def _with_settings(
     config: Mapping[str, Any], settings: Sequence[str]
 ) -> tuple[dict[str, Any], frozenset[str]]:
-    """A copy of `config` with `key=value` settings, and the keys that were set.
+    """Apply `key=value` settings; returns a copy of `config` and the keys that were set.
 
     Raises:
-        ExperimentFileError: not `key=value`, or the key leads into a value that has no keys.
+        ExperimentFileError: a setting is not `key=value`, or a part of its key names a value
+            that has no keys.
     """
     changed = dict(config)
     names = set()
@@ -255,7 +266,7 @@ def _with_settings(
             inner = level.get(part, {})
             if not isinstance(inner, dict):
                 raise ExperimentFileError(f"--set {name}: `{part}` is {inner!r}, without keys")
-            # Copied on the way: the experiment given stays as it is.
+            # Each level is copied, so that the experiment that was given stays as it is.
             level[part] = dict(inner)
             level = level[part]
         level[last] = value

@@ -1,7 +1,8 @@
-"""The `rllib` command: reads arguments and hands them on; everything else is elsewhere.
+"""The `rllib` command: it reads the arguments and calls the modules that do the work.
 
-Exit codes: 0 all trials finished, 1 a trial failed, 2 the user's input is wrong (nothing
-ran), 130 ctrl-C. Ray is imported after the arguments are understood, so `--help` is instant.
+Exit codes: 0 if all trials finished, 1 if a trial failed, 2 if the user's input is wrong (then
+nothing ran), 130 after ctrl-C. RLlib, torch and vLLM are imported only by the commands that
+need them, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from rllib_dapo.errors import DAPOError
 app = typer.Typer(
     help="Train and evaluate RLlib algorithms, DAPO among them.",
     no_args_is_help=True,
-    # Rich's help cuts the names of options off in a terminal of 80 columns.
+    # Rich's help cuts off the names of options in a terminal of 80 columns.
     rich_markup_mode=None,
-    # Its tracebacks show local variables, the wandb key among them.
+    # Rich's tracebacks show local variables, and the wandb key is one of them.
     pretty_exceptions_enable=False,
 )
 train_app = typer.Typer(help="Train from a file, or from arguments alone.", rich_markup_mode=None)
@@ -54,7 +55,9 @@ app.add_typer(example_app, name="example")
 
 @app.callback(invoke_without_command=True)
 def root(
-    show_version: Annotated[bool, typer.Option("--version", help="Versions, then exit.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", help="Print the versions and exit.")
+    ] = False,
 ) -> None:
     """Train and evaluate RLlib algorithms, DAPO among them."""
     if show_version:
@@ -94,7 +97,7 @@ def train(
     typed = [name for name in context.params if _was_given(context, name)]
     if context.invoked_subcommand:
         if typed:
-            _refuse("options of `rllib train file` come after the file's name")
+            _refuse("the options of `rllib train file` come after the file's name")
         return
     if not typed:
         typer.echo(context.get_help())
@@ -107,7 +110,9 @@ def train(
 def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="Folder of an algorithm's checkpoint.")],
     options: RayOptions,
-    out: Annotated[Path | None, typer.Option(help="Also write the numbers to this JSON.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Also write the numbers to this JSON file.")
+    ] = None,
 ) -> None:
     """Evaluate a checkpoint once, with the evaluation settings it was trained with."""
     with _reported(options.verbosity):
@@ -127,7 +132,7 @@ def _transform_dataset(**arguments: Any) -> None:
 
 @example_app.command("list")
 def example_list() -> None:
-    """Name the examples, with what each is about."""
+    """List the names of the examples and what each is about."""
     with _reported(0):
         for name, path in example_files().items():
             typer.echo(f"{name:<40} {title(path)}")
@@ -137,7 +142,7 @@ def example_list() -> None:
 def example_get(
     name: Annotated[str, typer.Argument(help="A name from `rllib example list`.")],
 ) -> None:
-    """Print an example, to redirect into a file of your own."""
+    """Print an example, so that you can redirect it into a file of your own."""
     with _reported(0):
         typer.echo(example_file(name).read_text(encoding="utf-8"), nl=False)
 
@@ -159,7 +164,7 @@ def _was_given(context: typer.Context, name: str) -> bool:
 
 
 def _train(load: Callable[[], Sequence[Experiment]], options: RunOptions) -> None:
-    """Run what `load` gives; ends the process with the exit code of the outcome."""
+    """Run the experiments that `load` returns; exit with 1 or 130 if they did not all finish."""
     experiments: Sequence[Experiment] = ()
     failed = False
     try:
@@ -173,7 +178,7 @@ def _train(load: Callable[[], Sequence[Experiment]], options: RunOptions) -> Non
         where = ", ".join(results_path(experiment) for experiment in experiments)
         _error(
             f"Stopped. Results so far: {where or 'none'}\n"
-            "The same command with --resume goes on from the last checkpoints, or from the "
+            "The same command with --resume continues from the last checkpoints, or from the "
             "start where there is none."
         )
         raise typer.Exit(130) from None
@@ -183,7 +188,7 @@ def _train(load: Callable[[], Sequence[Experiment]], options: RunOptions) -> Non
 
 @contextmanager
 def _reported(verbosity: int) -> Iterator[None]:
-    """Turn what is wrong with the input into one message and exit code 2."""
+    """Report an error in the input as one message, and exit with code 2."""
     try:
         yield
     except DAPOError as error:
