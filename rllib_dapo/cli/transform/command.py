@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from rllib_dapo.cli.transform.journal import TransformReport
 from rllib_dapo.errors import DataError
-
-if TYPE_CHECKING:
-    from rllib_dapo.cli.transform.dataset import Outcome
 
 _BATCH_WITHOUT_MODEL = 256
 
@@ -60,7 +58,7 @@ def transform_dataset(
         )
 
     try:
-        outcome = transformation.transform_dataset(
+        report = transformation.transform_dataset(
             Source(dataset, problem_key, answer_key, split, subset, limit),
             out,
             model=model,
@@ -78,7 +76,7 @@ def transform_dataset(
             f"{out}: cannot be written ({error.strerror or error}); once it can, the same command"
             " goes on where this one was"
         ) from error
-    _print_summary(outcome)
+    _print_summary(report)
 
 
 def _with_bar(batches: Iterable[Any], rows: int, before: int) -> Iterator[Any]:
@@ -91,7 +89,7 @@ def _with_bar(batches: Iterable[Any], rows: int, before: int) -> Iterator[Any]:
             bar.update(len(batch))
 
 
-def _print_summary(outcome: Outcome) -> None:
+def _print_summary(report: TransformReport) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -102,16 +100,16 @@ def _print_summary(outcome: Outcome) -> None:
     for name in ("rows", "share"):
         table.add_column(name, justify="right")
     order = {"kept": 0, "rule": 1, "model": 2, "rejected": 3}
-    keys = sorted(outcome.counts, key=lambda k: (order[k.split("/")[0]], -outcome.counts[k], k))
+    keys = sorted(report.counts, key=lambda k: (order[k.split("/")[0]], -report.counts[k], k))
     for number, key in enumerate(keys):
         method, _, what = key.partition("/")
         last = number + 1 == len(keys) or not keys[number + 1].startswith(method)
-        count = outcome.counts[key]
-        table.add_row(method, what, f"{count:,}", f"{count / outcome.rows:.1%}", end_section=last)
-    rejected = sum(n for key, n in outcome.counts.items() if key.startswith("rejected"))
+        count = report.counts[key]
+        table.add_row(method, what, f"{count:,}", f"{count / report.rows:.1%}", end_section=last)
+    rejected = sum(n for key, n in report.counts.items() if key.startswith("rejected"))
     console = Console(highlight=False)
     console.print(table)
-    if outcome.rows_before:
-        console.print(f"{outcome.rows_before:,} rows were settled by an earlier run.")
-    console.print(f"{outcome.rows - rejected:,} rows in {outcome.out}", soft_wrap=True)
-    console.print(f"{rejected:,} rows in {outcome.rejected}", soft_wrap=True)
+    if report.rows_before:
+        console.print(f"{report.rows_before:,} rows were settled by an earlier run.")
+    console.print(f"{report.rows - rejected:,} rows in {report.out}", soft_wrap=True)
+    console.print(f"{rejected:,} rows in {report.rejected}", soft_wrap=True)
