@@ -238,7 +238,7 @@ def test_files_that_are_not_ours_are_left_alone(data: Path, tmp_path: Path) -> N
     with pytest.raises(SettingError, match=r"ends in \.jsonl, \.parquet"):
         run(data, tmp_path / "out.txt")
     assert out.read_text() == "precious\n"
-    for broken in ("{\n", "[]\n", "{}\n", '{"version": 1, "identity": {}}\n'):
+    for broken in ("{\n", "[]\n", "{}\n", '{"version": 0, "identity": {}}\n'):
         journal_of(out).write_text(broken)
         with pytest.raises(SettingError, match="cannot be read"):
             run(data, out)

@@ -1,4 +1,4 @@
-"""`rllib transform-dataset`: its arguments, its progress and its summary."""
+"""`rllib transform-dataset`: its arguments, its progress bar and its summary."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ _BATCH_WITHOUT_MODEL = 256
 
 
 def transform_dataset(
-    dataset: Annotated[str, typer.Argument(metavar="IN", help="File, folder or hub id.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help=".jsonl or .parquet")],
-    problem_key: Annotated[str | None, typer.Option(help="Column of the problem.")] = None,
-    answer_key: Annotated[str | None, typer.Option(help="Column of the answer.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which split of a folder.")] = None,
-    subset: Annotated[str | None, typer.Option(help="Which subset of a hub id.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew; overwrite.")] = False,
-    model: Annotated[str | None, typer.Option(help="For answers no rule knows.")] = None,
-    samples: Annotated[int, typer.Option(help="Attempts of the model at a row.")] = 2,
-    check_samples: Annotated[int, typer.Option(help="Independent solutions; 0: none.")] = 4,
-    check_agreement: Annotated[int, typer.Option(help="How many must agree.")] = 2,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.95,
-    max_tokens: Annotated[int, typer.Option(help="Longest output, tokens.")] = 2048,
-    max_model_len: Annotated[int, typer.Option(help="Prompt plus output, tokens.")] = 8192,
-    dtype: Annotated[str, typer.Option(help="Of the model's weights.")] = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows asked of the model at once.")] = 64,
-    seed: Annotated[int, typer.Option(help="Of the model's sampling.")] = 0,
+    dataset: Annotated[str, typer.Argument(metavar="IN", help="A file, a folder or a hub id.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .jsonl or .parquet")],
+    problem_key: Annotated[str | None, typer.Option(help="Column that holds the problem.")] = None,
+    answer_key: Annotated[str | None, typer.Option(help="Column that holds the answer.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the data set, such as train.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subset of a data set on the hub.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only this many rows.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew and overwrite OUT.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Language model for answers that no rule knows.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="How often the model tries a row.")] = 2,
+    check_samples: Annotated[
+        int, typer.Option(help="Independent solutions that check it; 0: none.")
+    ] = 4,
+    check_agreement: Annotated[int, typer.Option(help="How many of them must agree.")] = 2,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0: greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Probability mass to sample from.")] = 0.95,
+    max_tokens: Annotated[int, typer.Option(help="Longest output, in tokens.")] = 2048,
+    max_model_len: Annotated[
+        int, typer.Option(help="Prompt and output together, in tokens.")
+    ] = 8192,
+    dtype: Annotated[str, typer.Option(help="Number format of the model.")] = "auto",
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows that the model gets at once.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -69,18 +77,18 @@ def transform_dataset(
             progress=_with_bar,
         )
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command goes on where this one was.", err=True)
+        typer.echo("Stopped. The same command continues where this one stopped.", err=True)
         raise typer.Exit(130) from None
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror or error}); once it can, the same command"
-            " goes on where this one was"
+            " continues where this one stopped"
         ) from error
     _print_summary(report)
 
 
 def _with_bar(batches: Iterable[Any], rows: int, before: int) -> Iterator[Any]:
-    """The batches, with a bar of rows in a terminal."""
+    """Pass the batches on and show a bar of rows, if there is a terminal."""
     from tqdm import tqdm
 
     with tqdm(total=rows, initial=before, unit="row", disable=None) as bar:

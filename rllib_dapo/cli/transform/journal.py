@@ -24,7 +24,7 @@ from rllib_dapo.errors import SettingError
 
 REJECTED = "rejected"
 SUFFIXES = (".jsonl", ".parquet")
-_VERSION = 2
+_VERSION = 1
 _ROWS_PER_GROUP = 10_000
 COLUMNS = ("problem", "answer", "form", "method", "source", "original_problem", "original_answer")
 """The columns of OUT."""
@@ -57,6 +57,10 @@ class Journal:
         out: the output, `.jsonl` or `.parquet`.
         identity: what must be the same for a run to continue: the input's hash, the options.
         restart: discard what an earlier run left.
+
+    Attributes:
+        counts: the rows that are kept, by `method/form` or `rejected/reason`.
+        finished: whether the outputs are written.
 
     Raises:
         SettingError: the output cannot be written, belongs to something else, or another
