@@ -11,7 +11,7 @@ import pytest
 from sampling_loops import problems
 from strategies import make_group
 
-from rllib_dapo.cli import progress_line
+from rllib_dapo.cli import console
 from rllib_dapo.rollout.dynamic_sampling import DynamicSampler
 from rllib_dapo.rollout.group_filter import REMEDIES
 from rllib_dapo.rollout.progress import FILE_NAME, RolloutProgress, describe
@@ -73,8 +73,8 @@ def test_slow_iterations_are_reported_in_a_log(
 ) -> None:
     (tmp_path / FILE_NAME).write_text("iteration 7: 1 of 2 groups kept\n", encoding="utf-8")
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(progress_line.time, "monotonic", lambda: clock.now)
-    line = progress_line.StatusLine()
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock.now)
+    line = console.StatusLine()
     line.show([trial(tmp_path)])
     assert capsys.readouterr().out == ""  # not at once: quick iterations stay one line each
     clock.now += 60.0
@@ -85,6 +85,6 @@ def test_slow_iterations_are_reported_in_a_log(
 def test_a_trial_without_progress_shows_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = progress_line.StatusLine()
+    line = console.StatusLine()
     line.show([trial(tmp_path), SimpleNamespace(status="RUNNING")])
     assert capsys.readouterr().out == ""

@@ -1,4 +1,4 @@
-"""The rows of a data set with their origin; an unusable one says why instead of stopping."""
+"""The rows of a data set with their origin. A row that cannot be used says why."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class SourceRow:
     """One row.
 
     Attributes:
-        source: `file:row`, the row 1-based.
-        problem: its text or chat messages; empty where the row cannot be used.
-        answer: the ground truth as text.
-        error: why the row cannot be used, or None.
+        source: `file:row`; rows count from 1.
+        problem: the text or the chat messages; empty if the row cannot be used.
+        answer: the gold answer as text.
+        error: the reason why the row cannot be used, or None.
     """
 
     source: str
@@ -30,11 +30,11 @@ class SourceRow:
 
     @property
     def text(self) -> str:
-        """The problem's text: of a chat, that of its last message."""
+        """The text of the problem; if it is a chat, that of the last message."""
         return self.problem if isinstance(self.problem, str) else self.problem[-1]["content"]
 
     def with_question(self, question: str) -> str | Messages:
-        """The problem with `question` behind its text."""
+        """The problem with `question` after its text."""
         if not question:
             return self.problem
         if isinstance(self.problem, str):
@@ -45,15 +45,15 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows come from.
+    """A data set to read rows from.
 
     Attributes:
         location: a file, a folder or a hub id, as `data.load.load_problems` takes it.
-        problem_key: column of the problem; None recognises the common ones.
-        answer_key: column of the ground truth, likewise.
-        split: see there.
-        subset: see there.
-        limit: read the first so many rows only.
+        problem_key: the column of the problem; None recognises the common names.
+        answer_key: the column of the gold answer; None recognises the common names.
+        split: the split to read, as in `load_problems`.
+        subset: the subset to read, as in `load_problems`.
+        limit: the number of rows to read; None reads all.
     """
 
     location: str
@@ -67,7 +67,7 @@ class Source:
         """The rows in a fixed order.
 
         Raises:
-            DataError: a file cannot be read or lacks a column; names file and row.
+            DataError: a file cannot be read or lacks a column; the message names file and row.
         """
         count = 0
         for part in find_parts(self.location, self.split, self.subset):
@@ -78,7 +78,7 @@ class Source:
                 yield _read(schema, row, f"{part.name}:{number}")
 
     def fingerprint(self) -> tuple[int, str]:
-        """Number of rows and a hash of all that is read of them."""
+        """The number of rows, and a hash of everything that is read of them."""
         digest, count = hashlib.sha256(), 0
         for row in self.rows():
             count += 1
