@@ -37,8 +37,8 @@ def saved_files(path: Path) -> list[Path]:
     return sorted(f for f in path.rglob("*") if f.suffix in (".arrow", ".json") and f.is_file())
 
 
-def saved_parts(path: Path, split: str | None) -> list[DatasetPart]:
-    """The split of a saved data set that is to be read, as a list of one part.
+def saved_part(path: Path, split: str | None) -> DatasetPart:
+    """The split of a saved data set that is to be read.
 
     Raises:
         DataError: the folder cannot be read, it holds several splits and none was chosen, or
@@ -56,13 +56,13 @@ def saved_parts(path: Path, split: str | None) -> list[DatasetPart]:
                 f"{path} is one data set, so split={split!r} has nothing to choose from; leave"
                 " it out"
             )
-        return [_part(path.name, str(path), data)]
+        return _part(path.name, str(path), data)
     name = _choose_split(str(path), data, split)
-    return [_part(name, f"{path}, split {name!r}", data[name])]
+    return _part(name, f"{path}, split {name!r}", data[name])
 
 
-def hub_parts(hub_id: str, split: str | None, subset: str | None) -> list[DatasetPart]:
-    """The split of a data set on the hub that is to be read, as a list of one part.
+def hub_part(hub_id: str, split: str | None, subset: str | None) -> DatasetPart:
+    """The split of a data set on the hub that is to be read.
 
     Args:
         hub_id: `owner/name`.
@@ -87,19 +87,18 @@ def hub_parts(hub_id: str, split: str | None, subset: str | None) -> list[Datase
         split = _choose_split(named, data, split)
         data = data[split]
     where = f"{named}/{split}"
-    return [_part(where, where, data)]
+    return _part(where, where, data)
 
 
 def _library(what: str, why: str) -> Any:
     try:
-        library = importlib.import_module("datasets")
+        return importlib.import_module("datasets")
     except ImportError as error:
         raise SettingError(
             f"dataset={what!r} {why} the `datasets` library, which cannot be imported ({error}):"
             f" {INSTALL}",
             "dataset",
         ) from error
-    return library
 
 
 def _choose_split(where: str, splits: Mapping[str, Any], split: str | None) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rllib_dapo.data.hub_data import hub_parts, is_saved, saved_files, saved_parts
+from rllib_dapo.data.hub_data import hub_part, is_saved, saved_files, saved_part
 from rllib_dapo.data.problem_set import ProblemSet, ProblemSetBuilder
 from rllib_dapo.data.readers import (
     SUFFIXES,
@@ -115,10 +115,10 @@ def find_parts(
         SettingError: `subset` was given without a hub id, or the `datasets` library is missing.
     """
     if is_hub_id(location):
-        return hub_parts(str(location), split, subset)
+        return [hub_part(str(location), split, subset)]
     path = _local(location, subset)
     if is_saved(path):
-        return saved_parts(path, split)
+        return [saved_part(path, split)]
     return [
         DatasetPart(
             name=file.name if file == path else str(file.relative_to(path)),

@@ -37,11 +37,9 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""The named templates. `dapo` asks for the form that both graders read. `plain` asks for no
-form; it is for models that know the form from training or from few-shot examples."""
-
-NEEDS_ROBUST = frozenset({"boxed"})
-"""The templates that ask for a form which the strict grader does not read."""
+"""The named templates. `dapo` asks for the form that both graders read, `boxed` for a form that
+the strict grader does not read. `plain` asks for no form; it is for models that know the form
+from training or from few-shot examples."""
 
 _SLOT = "{problem}"
 

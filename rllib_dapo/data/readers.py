@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,10 +133,7 @@ def find_files(path: Path, split: str | None = None) -> list[Path]:
 
 
 def _words(relative: Path) -> set[str]:
-    text = str(relative.with_suffix("")).lower()
-    for separator in "-_./\\":
-        text = text.replace(separator, " ")
-    return set(text.split())
+    return set(re.findall(r"[^-_./\\\s]+", str(relative.with_suffix("")).lower()))
 
 
 def _missing(path: Path) -> str:

@@ -10,7 +10,7 @@ import pytest
 from small_tokenizers import CHAT_TEMPLATE, make_tokenizer
 
 from rllib_dapo import DAPOConfig
-from rllib_dapo.data.prompts import NEEDS_ROBUST, TEMPLATES, PromptRenderer, PromptTooLong
+from rllib_dapo.data.prompts import TEMPLATES, PromptRenderer, PromptTooLong
 from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.rewards.grading.grade import grade
 
@@ -173,9 +173,8 @@ def test_an_answer_as_the_prompt_asks_for_it_is_read(template: str, answer: str)
     asked = "Answer:" if template == "dapo" else r"\boxed"
     assert asked in TEMPLATES[template]
     assert grade("12 + 22 is 34.\n" + answer, "34").correct
-    assert grade("12 + 22 is 34.\n" + answer, "34", "strict").correct is (
-        template not in NEEDS_ROBUST
-    )
+    # The strict grader does not read boxes.
+    assert grade("12 + 22 is 34.\n" + answer, "34", "strict").correct is (template == "dapo")
 
 
 def test_transformers_is_not_needed_to_import() -> None:
