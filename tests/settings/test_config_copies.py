@@ -66,5 +66,5 @@ def test_search_spaces_of_tune_pass_until_validated():
     assert made.clip_high == grid
     assert made.to_dict()["clip_high"] == grid
     assert config(lr=space).lr is space
-    with pytest.raises(SettingError, match="lr="):
+    with pytest.raises(SettingError, match=r"clip_high=.*must be a valid number"):
         made.validate()
