@@ -18,7 +18,7 @@ from rllib_dapo.data.problems import load_problems
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.rewards.grading.grade import find_grader, parse_gold
+from rllib_dapo.rewards.grading.grade import Verdict, find_grader, grade_all, parse_gold
 from rllib_dapo.rewards.grading.pool import read_limits
 
 AUTO = "auto"
@@ -92,8 +92,8 @@ class MathEnv(gym.Env[str, str]):
             "limit": limit,
         }
         self.grader = "robust" if grader == AUTO else grader
-        limits = read_limits(grading, "env_config.grading")
-        self._grade = find_grader(self.grader, "env_config.grader", limits)
+        find_grader(self.grader, "env_config.grader")
+        self._limits = read_limits(grading, "env_config.grading")
         try:
             self.problems = _load(read_sources(dataset, defaults))
         except SettingError as error:
@@ -136,17 +136,29 @@ class MathEnv(gym.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Grade an answer; the episode is over."""
+        ((score, info),) = self.score_group([action])
+        return "", score, True, False, info
+
+    def score_group(self, completions: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
+        """Grade all completions of the problem posed: for each, the score and info of `step`.
+
+        All comparisons are in flight at once, so one that hangs delays no other.
+        """
         if self._problem is None:
             raise RuntimeError("MathEnv.step before reset: call reset() first")
-        verdict = self._grade(str(action), parse_gold(self._problem.answer))
-        info = {
+        answer = self._problem.answer
+        golds = [parse_gold(answer)] * len(completions)
+        verdicts = grade_all(list(map(str, completions)), golds, self.grader, self._limits)
+        return [(1.0 if v.correct else -1.0, self._info(v, answer)) for v in verdicts]
+
+    def _info(self, verdict: Verdict, answer: str) -> dict[str, Any]:
+        return {
             "correct": verdict.correct,
             "extracted": verdict.extracted,
-            "expected": self._problem.answer,
+            "expected": answer,
             "matched_by": verdict.matched_by,
             **self._where,
         }
-        return "", 1.0 if verdict.correct else -1.0, True, False, info
 
 
 # A runner makes many environments over one data set: they share one copy of it, which is

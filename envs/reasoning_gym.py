@@ -98,16 +98,25 @@ class ReasoningGymEnv(gym.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Grade an answer; the episode is over."""
+        ((score, info),) = self.score_group([action])
+        return "", score, True, False, info
+
+    def score_group(self, completions: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
+        """Grade all completions of the problem posed: for each, the score and info of `step`."""
         if self._answer is None:
             raise RuntimeError("ReasoningGymEnv.step before reset: call reset() first")
-        verdict = grade_robust(str(action), parse_gold(self._answer))
-        info = {
-            "correct": verdict.correct,
-            "extracted": verdict.extracted,
-            "expected": self._answer,
-            "matched_by": verdict.matched_by,
-        }
-        return "", 1.0 if verdict.correct else -1.0, True, False, info
+        gold = parse_gold(self._answer)
+        scored: list[tuple[float, dict[str, Any]]] = []
+        for completion in completions:
+            verdict = grade_robust(str(completion), gold)
+            info = {
+                "correct": verdict.correct,
+                "extracted": verdict.extracted,
+                "expected": self._answer,
+                "matched_by": verdict.matched_by,
+            }
+            scored.append((1.0 if verdict.correct else -1.0, info))
+        return scored
 
     def _problem(self, index: int, level: int) -> tuple[str, str]:
         """Question and answer: the first draw that is exact and of this split."""

@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from rllib_dapo.algorithm.config import DAPOConfig
 
 
+SCORERS = 4
+"""Groups that are scored at once, so that a few that take long do not hold up the others."""
+
+
 class DAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of answers, as RLlib's local runner or as a remote actor."""
 
@@ -52,7 +56,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
         self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
         self._episodes = TextEpisodes(
-            self._environment, make_renderer(self.config), tokenizer, self._rewards
+            self._environment,
+            self._another_environment,
+            make_renderer(self.config),
+            tokenizer,
+            self._rewards,
         )
         self._engine: InferenceEngine | None = None
         self._pipeline: AnswerPipeline | None = None
@@ -68,11 +76,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
     def make_env(self) -> None:
         """Build the training and the evaluation environment."""
-        from rllib_dapo.algorithm.registration import make_env
-
-        self.env = make_env(self.config.env, self.config.env_config)
-        evaluation = self.config.get_evaluation_config_object() or self.config
-        self._evaluation_env = make_env(evaluation.env, evaluation.env_config)
+        self.env = self._make_env(evaluation=False)
+        self._evaluation_env = self._make_env(evaluation=True)
 
     def make_module(self) -> None:
         """Start the engine; it takes the place of RLlib's RLModule here."""
@@ -149,6 +154,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
+        self._episodes.close()
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -248,6 +254,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 self._score,
                 own_threads=self.num_workers > 0,
                 cpu_threads=self.config.engine_cpu_threads,
+                scorers=SCORERS,
             )
         return self._pipeline
 
@@ -289,6 +296,17 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
     def _environment(self, ref: ProblemRef) -> Any:
         return self._evaluation_env if ref.evaluation else self.env
+
+    def _another_environment(self, ref: ProblemRef) -> Any:
+        return self._make_env(evaluation=ref.evaluation)
+
+    def _make_env(self, *, evaluation: bool) -> Any:
+        from rllib_dapo.algorithm.registration import make_env
+
+        config = self.config
+        if evaluation:
+            config = config.get_evaluation_config_object() or config
+        return make_env(config.env, config.env_config)
 
     @property
     def _weights_version(self) -> int:

@@ -23,10 +23,13 @@ from typing import Final
 from rllib_dapo.errors import DAPOError
 from rllib_dapo.rewards.grading.pool_server import DIFFERENT, LENGTH, OVER_LIMIT, PID, READY, SAME
 
-PATIENCE: Final = 0.1
-"""Seconds after which a comparison no longer holds up others: its worker moves to a lane."""
-LANES: Final = 4
-"""Most workers that may be busy with such comparisons, at low priority, besides the others."""
+PATIENCE: Final = 0.05
+"""CPU seconds after which a comparison counts as slow, and no longer holds up others: a
+hundred times what comparisons usually need."""
+LANES: Final = 16
+"""The most workers that may be busy with slow comparisons, at low priority, beside the others."""
+STARVED: Final = 5
+"""How many times the limit a comparison may wait for its first `PATIENCE` of CPU time."""
 _START_SECONDS = 60
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LD_PRELOAD": ""}
 _OUTCOMES = {SAME: "same", DIFFERENT: "different", OVER_LIMIT: "timed_out"}
@@ -52,8 +55,21 @@ class _Worker:
     connection: socket.socket
     pid: int
     job: Job | None = None
-    started: float = 0.0
+    started: float = 0.0  # wall clock; of a slow job, when it became slow
+    cpu_started: float = 0.0
     slow: bool = False
+
+    def cpu_used(self) -> float | None:
+        """CPU seconds that the job has used; None if the process has ended."""
+        try:
+            return _cpu_clock(self.pid) - self.cpu_started
+        except OSError:
+            return None
+
+
+def _cpu_clock(pid: int) -> float:
+    """The CPU seconds of a process: Linux makes the clock's number from its pid so."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 class Dispatcher(threading.Thread):
@@ -68,6 +84,7 @@ class Dispatcher(threading.Thread):
     def __init__(self, workers: int, seconds: float, memory_mib: int) -> None:
         super().__init__(name="rllib_dapo-grading", daemon=True)
         self._limits = (workers, seconds, memory_mib)
+        self._quick = min(PATIENCE, seconds)
         self._fresh: deque[Job] = deque()
         self._late: deque[Job] = deque()  # known to take long; no fresh one waits for them
         self._workers: list[_Worker] = []
@@ -158,17 +175,22 @@ class Dispatcher(threading.Thread):
 
     def _give(self, worker: _Worker, job: Job) -> None:
         worker.job, worker.started = job, time.monotonic()
+        with contextlib.suppress(OSError):
+            worker.cpu_started = _cpu_clock(worker.pid)
         with contextlib.suppress(OSError):  # if it has died, collecting finds out
             worker.connection.sendall(LENGTH.pack(len(job.request)) + job.request)
 
     def _patience_left(self) -> float | None:
-        """Seconds until a clock runs out; None if none runs."""
-        ends = [
-            worker.started + (self._limits[1] if worker.slow else min(PATIENCE, self._limits[1]))
+        """Seconds until the next clock can run out; None if none runs."""
+        now = time.monotonic()
+        left = [
+            worker.started + self._limits[1] - now
+            if worker.slow
+            else self._quick - (worker.cpu_used() or 0.0)
             for worker in self._workers
             if worker.job is not None
         ]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        return max(0.001, min(left)) if left else None
 
     def _collect(self, worker: _Worker) -> None:
         try:
@@ -190,14 +212,20 @@ class Dispatcher(threading.Thread):
                 self._fresh.appendleft(job)
 
     def _check_clocks(self) -> None:
+        """End what is beyond the limits, and move what is slow out of the way.
+
+        A comparison first gets `PATIENCE` seconds of CPU time, however long they take on a
+        busy machine: a process that the machine starves is no reason for a verdict. Then it
+        is slow, and from there on the wall clock decides.
+        """
         now = time.monotonic()
         for worker in [w for w in self._workers if w.job is not None]:
-            job, elapsed = worker.job, now - worker.started
+            job, elapsed, used = worker.job, now - worker.started, worker.cpu_used()
             assert job is not None  # noqa: S101 - just selected
-            if elapsed >= self._limits[1]:
+            if elapsed >= self._limits[1] * (1 if worker.slow else STARVED):
                 self._dismiss(worker)
                 job.future.set_result("timed_out")
-            elif elapsed >= PATIENCE and not worker.slow:
+            elif not worker.slow and used is not None and used >= self._quick:
                 if sum(w.slow for w in self._workers) < LANES:
                     self._slow_down(worker)
                 else:
@@ -205,7 +233,7 @@ class Dispatcher(threading.Thread):
                     self._late.append(job)
 
     def _slow_down(self, worker: _Worker) -> None:
-        worker.slow = True
+        worker.slow, worker.started = True, time.monotonic()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, worker.pid, 19)
 
