@@ -1,4 +1,4 @@
-"""Problems of a data set: one episode is one problem and one answer."""
+"""Problems of a data set: one episode is one problem and one completion."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rllib_dapo.rewards.grading.grade import Verdict, find_grader, grade_all, pa
 from rllib_dapo.rewards.grading.pool import read_limits
 
 AUTO = "auto"
-"""The grader that the data choose."""
+"""The setting with which the data choose the grader."""
 
 
 class MathEnv(gym.Env[str, str]):
-    """Single-step environment: the observation is the problem, the action the whole answer.
+    """A single-step environment: the problem is the observation, a completion is the action.
 
     `reset(options={"index": i})` poses problem i; without an index one is drawn from the
     environment's own generator. Its info holds `index`, `source` (`file:row`), in a mixture
     `dataset` (the name of its source) and, where the data set has chat messages, `messages`:
     the observation is then the last of them. `step(text)` ends the episode with +1 for a
-    correct answer and -1 otherwise; its info holds `correct`, `extracted`, `expected`,
-    `matched_by` (see `rewards.verify`) and, in a mixture, `dataset`.
+    correct completion and -1 otherwise; its info holds `correct`, `extracted`, `expected`,
+    `matched_by` (see `rewards.grading.grade`) and, in a mixture, `dataset`.
 
     Args:
         dataset: a .jsonl, .json, .csv or .parquet file, a folder of them, a folder written
@@ -41,24 +41,24 @@ class MathEnv(gym.Env[str, str]):
             a list of these, each alone or as `{path: …, weight: …, name: …}` with further
             options that differ from those below. Workers of a cluster read it themselves:
             give an absolute path that all nodes have.
-        problem_key: column of the problem; None recognises the common ones.
-        answer_key: column of the ground truth, likewise.
-        split: of a folder, only files with this word in their path; of a data set on the
-            hub, its split.
-        subset: which configuration of a data set on the hub.
+        problem_key: the column of the problem; None recognises the common names.
+        answer_key: the column of the ground truth; None recognises the common names.
+        split: for a folder, only files with this word in their path are read; for a data set
+            on the hub, this is its split.
+        subset: the configuration of a data set on the hub.
         grader: `auto`, `robust` (as people write answers) or `strict` (the DAPO recipe's).
             `auto` is `robust`, which compares integers by value; see `integer_answers`.
-        grading: limits of comparing values that are no numbers: `workers`, `seconds` and
-            `memory_mib` of each answer.
+        grading: the limits of comparing values that are not numbers: `workers`, `seconds`
+            and `memory_mib` (see `rewards.grading.pool.PoolSettings`).
         deduplicate: keep only the first row of each problem.
-        limit: use only the first so many problems (of each source).
+        limit: use only this many problems, the first ones (of each source).
 
     Attributes:
         problems: the problems by index.
-        num_problems: how many there are.
-        mixture: sizes and weights of the sources; None if there is one.
+        num_problems: the number of problems.
+        mixture: the sizes and weights of the sources; None if there is only one source.
         grader: the grader in use.
-        integer_answers: whether every ground truth is an integer: every verdict is then an
+        integer_answers: whether every ground truth is an integer. Every verdict is then an
             exact comparison of two numbers.
 
     Raises:
@@ -135,7 +135,7 @@ class MathEnv(gym.Env[str, str]):
         return self._problem.text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Grade an answer; the episode is over."""
+        """Grade a completion; the episode is over."""
         ((score, info),) = self.score_group([action])
         return "", score, True, False, info
 

@@ -54,7 +54,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         trust = self.config.trust_remote_code
         self._facts = model_facts(self.config.language_model, trust_remote_code=trust)
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
-        self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
+        self._rewards = RewardComposer.from_settings(self.config) if self._has_engine else None
         self._episodes = TextEpisodes(
             self._environment,
             self._another_environment,

@@ -1,6 +1,7 @@
 """The thread that hands comparisons to worker processes and kills those that hang.
 
-Only this thread touches processes and sockets; everybody else waits for a future. No signals.
+Only this thread touches processes and sockets; all other threads wait for a future. Signals
+are not used, so that grading works in every thread.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Job:
 
     Attributes:
         request: two trees as JSON.
-        future: gets `same`, `different` or `timed_out`.
-        attempts: how many workers have died of it.
+        future: receives `same`, `different` or `timed_out`.
+        attempts: how many workers have died during this comparison.
     """
 
     request: bytes
@@ -73,12 +74,12 @@ def _cpu_clock(pid: int) -> float:
 
 
 class Dispatcher(threading.Thread):
-    """The thread.
+    """The thread that owns the workers.
 
     Args:
-        workers: how many comparisons to make at a time.
-        seconds: wall-clock limit of one.
-        memory_mib: address space of a worker, MiB.
+        workers: how many quick comparisons are made at a time.
+        seconds: the limit of a slow comparison, by the wall clock.
+        memory_mib: the address space of a worker, MiB.
     """
 
     def __init__(self, workers: int, seconds: float, memory_mib: int) -> None:
@@ -86,7 +87,7 @@ class Dispatcher(threading.Thread):
         self._limits = (workers, seconds, memory_mib)
         self._quick = min(PATIENCE, seconds)
         self._fresh: deque[Job] = deque()
-        self._late: deque[Job] = deque()  # known to take long; no fresh one waits for them
+        self._late: deque[Job] = deque()  # slow jobs without a worker; no fresh job waits for them
         self._workers: list[_Worker] = []
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -94,12 +95,12 @@ class Dispatcher(threading.Thread):
         for end in (self._wake, self._woken):
             end.setblocking(False)
         self._closing = self._ended = False
-        self._lock = threading.Lock()  # from a thread's last look at the queue to its end
+        self._lock = threading.Lock()  # so that no job is queued after the last look
 
     # -- Called by other threads
 
     def submit(self, jobs: list[Job]) -> bool:
-        """Queue comparisons; False if the thread has ended, so that nobody would make them."""
+        """Queue comparisons; returns False, and queues none, if the thread has ended."""
         with self._lock:
             if self._ended:
                 return False
@@ -108,21 +109,21 @@ class Dispatcher(threading.Thread):
         return True
 
     def close(self) -> None:
-        """End workers and thread."""
+        """End the workers and the thread."""
         self._closing = True
         self._ring()
         self.join()
 
     def forget(self) -> None:
-        """After a fork, in the child: let go of what belongs to the parent."""
+        """Close in the child of a fork what belongs to the parent."""
         for end in (self._wake, self._woken, self._control, *(w.connection for w in self._workers)):
             if end is not None:
                 end.close()
         if self._server is not None:
-            self._server.returncode = 0  # the parent's to wait for
+            self._server.returncode = 0  # only the parent can wait for it
 
     def pids(self) -> list[int]:
-        """The processes alive: the server, then the workers."""
+        """The pids of the live processes: first the server, then the workers."""
         return [p.pid for p in (self._server, *self._workers) if p is not None]
 
     def _ring(self) -> None:
@@ -132,11 +133,11 @@ class Dispatcher(threading.Thread):
     # -- The thread
 
     def run(self) -> None:
-        """Serve until closed; what cannot be mended is raised to all who wait."""
+        """Serve until closed; an error that ends the thread is raised in all waiting futures."""
         try:
             while not self._closing:
                 self._serve()
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no future may stay without a result
             self._fail(error)
         finally:
             self._stop_server()
@@ -145,7 +146,7 @@ class Dispatcher(threading.Thread):
             self._fail(DAPOError("the pool of grading workers was closed"))
 
     def _serve(self) -> None:
-        """One turn: hand out, wait, collect."""
+        """One turn: hand out jobs, wait for a result or a clock, collect."""
         self._hand_out()
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
@@ -177,7 +178,7 @@ class Dispatcher(threading.Thread):
         worker.job, worker.started = job, time.monotonic()
         with contextlib.suppress(OSError):
             worker.cpu_started = _cpu_clock(worker.pid)
-        with contextlib.suppress(OSError):  # if it has died, collecting finds out
+        with contextlib.suppress(OSError):  # `_collect` notices that a worker has died
             worker.connection.sendall(LENGTH.pack(len(job.request)) + job.request)
 
     def _patience_left(self) -> float | None:
@@ -203,12 +204,12 @@ class Dispatcher(threading.Thread):
             if worker.slow or verdict == OVER_LIMIT:
                 self._dismiss(worker)
             return
-        self._dismiss(worker)  # it died
+        self._dismiss(worker)  # the worker died
         if job is not None:
             job.attempts += 1
             if job.attempts > 1:
                 job.future.set_result("timed_out")
-            else:  # perhaps no fault of the job's
+            else:  # the job may not be the cause
                 self._fresh.appendleft(job)
 
     def _check_clocks(self) -> None:
@@ -240,7 +241,7 @@ class Dispatcher(threading.Thread):
     # -- Processes
 
     def _hire(self) -> _Worker:
-        """A new worker; if the server has died, of a new server."""
+        """Get a new worker, from a new server if the old one has died."""
         for _ in range(2):
             if self._control is None:
                 self._start_server()
@@ -257,7 +258,7 @@ class Dispatcher(threading.Thread):
         raise DAPOError("the process that grading workers come from has died twice")
 
     def _dismiss(self, worker: _Worker) -> None:
-        """Kill a worker and bury it."""
+        """Kill a worker; the server reaps it."""
         if worker in self._workers:
             self._workers.remove(worker)
         worker.connection.close()
