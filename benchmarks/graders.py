@@ -2,6 +2,7 @@
 
     python benchmarks/graders.py                  # half a minute on two cores
     python benchmarks/graders.py --count 5000 --workers 2
+    python benchmarks/graders.py --group 16       # only one hanging group, beside harmless ones
 
 Every answer is different, so that no cache helps. Each part is graded `--repeats` times with
 fresh answers; the figures are the median and the range.
@@ -12,6 +13,8 @@ fresh answers; the figures are the median and the range.
     one by one   the same, one call each
     hostile      the closed forms with every tenth answer hanging; how long until the others
                  are there, and how long until all are
+    group        a group of which all completions but one hang, graded at once; meanwhile other
+                 groups are graded in a second thread
 """
 
 from __future__ import annotations
@@ -122,12 +125,37 @@ def report_hostile(count: int, limits: PoolSettings) -> None:
     )
 
 
+def report_group(size: int, limits: PoolSettings) -> None:
+    """Grade a group that hangs in one thread, and harmless groups in another."""
+    texts = [f"Answer: {90_000_000 + i}+((9!)!)!" for i in range(size - 1)] + ["Answer: 120"]
+    times: list[float] = []
+    with ThreadPoolExecutor(1) as thread:
+        start = time.perf_counter()
+        hanging = thread.submit(grade_all, texts, ["5!"] * size, limits=limits)
+        while not hanging.done():
+            pairs = closed_forms(60_000_000 + size * len(times), size)
+            began = time.perf_counter()
+            grade_all(*zip(*pairs, strict=True), limits=limits)
+            times.append(time.perf_counter() - began)
+            time.sleep(0.05)
+        verdicts = hanging.result()
+        elapsed = time.perf_counter() - start
+    outcomes = [v.matched_by for v in verdicts]
+    assert verdicts[-1].correct
+    print(
+        f"{'group':14}{size - 1} of {size} hang ({outcomes.count('timed_out')} timed out, the other"
+        f" correct): {elapsed:.2f} s; {len(times)} harmless groups meanwhile, the median in"
+        f" {statistics.median(times):.3f} s, the slowest in {max(times):.2f} s"
+    )
+
+
 def main() -> None:
     """Run all parts."""
     parser = argparse.ArgumentParser(description="Verdicts per second.")
     parser.add_argument("--count", type=int, default=2_000, help="answers per repeat")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--group", type=int, default=0, help="size of the hanging group")
     arguments = parser.parse_args()
     limits = PoolSettings(workers=arguments.workers)
     versions = {name: importlib.metadata.version(name) for name in ("mpmath", "ray")}
@@ -140,12 +168,17 @@ def main() -> None:
     start = time.perf_counter()
     grade(r"Answer: \sqrt{12}", r"2\sqrt{3}", limits=limits)
     print(f"{'start':14}{time.perf_counter() - start:10.2f} s until the first symbolic verdict")
+    if arguments.group:
+        report_group(arguments.group, limits)
+        shared_pool(limits).close()
+        return
     size, turns = arguments.count, arguments.repeats
     rate("integers", integers, 5 * size, turns, limits)
     rate("polynomials", polynomials, size, turns, limits)
     rate("closed forms", closed_forms, size, turns, limits)
     rate("one by one", closed_forms_apart, size // 4, turns, limits, together=False)
     report_hostile(100, limits)
+    report_group(16, limits)
     shared_pool(limits).close()
 
 

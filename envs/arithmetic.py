@@ -25,6 +25,12 @@ _ANSWER = re.compile(r"(?i)answer\s*:\s*([^\n]+)")
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 
 
+def split_of(problem: str) -> Split:
+    """Which split a generated problem belongs to, by a hash of its text."""
+    held_out = zlib.crc32(problem.encode()) % _HELD_OUT_ONE_IN == 0
+    return "validation" if held_out else "train"
+
+
 @dataclass(frozen=True, slots=True)
 class Sum:
     """A chain of additions and subtractions, evaluated from left to right.
@@ -59,8 +65,7 @@ class Sum:
     @property
     def split(self) -> Split:
         """Which split this problem belongs to, by a hash of its text."""
-        held_out = zlib.crc32(self.text.encode()) % _HELD_OUT_ONE_IN == 0
-        return "validation" if held_out else "train"
+        return split_of(self.text)
 
 
 def draw_sum(rng: np.random.Generator, *, terms: int, max_operand: int) -> Sum:
@@ -91,11 +96,11 @@ def sum_at(index: int, *, split: Split, terms: int = 3, max_operand: int = 99) -
 
 
 class ArithmeticEnv(gym.Env[str, str]):
-    """One problem per episode; the action is the whole answer as text.
+    """One problem per episode; the action is the whole completion as text.
 
     `reset(options={"index": i})` poses problem i; without an index one is drawn from the
     environment's own generator. `step(text)` ends the episode with +1 if the last
-    `Answer: …` of the text is the right integer, written as an integer, and -1 otherwise;
+    `Answer: …` of the text is the correct integer, written as an integer, and -1 otherwise;
     `info` says `correct`, `extracted` and `expected`.
 
     Args:
@@ -143,7 +148,7 @@ class ArithmeticEnv(gym.Env[str, str]):
         return self._problem.text, {"index": int(index)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Score an answer; the episode is over."""
+        """Score a completion; the episode is over."""
         if self._problem is None:
             raise RuntimeError("ArithmeticEnv.step before reset: call reset() first")
         matches = _ANSWER.findall(action[-300:])

@@ -1,4 +1,4 @@
-"""Problems of a data set: one episode is one problem and one answer."""
+"""Problems of a data set: one episode is one problem and one completion."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rllib_dapo.data.problem_set import Problem, ProblemSet
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.rewards.grading.grade import find_grader, parse_gold
+from rllib_dapo.rewards.grading.grade import Verdict, find_grader, grade_all, parse_gold
 from rllib_dapo.rewards.grading.pool import read_limits
 
 AUTO = "auto"
-"""The grader that the data choose."""
+"""The setting with which the data choose the grader."""
 
 
 class MathEnv(gym.Env[str, str]):
-    """Single-step environment: the observation is the problem, the action the whole answer.
+    """A single-step environment: the problem is the observation, a completion is the action.
 
     `reset(options={"index": i})` poses problem i; without an index one is drawn from the
     environment's own generator. Its info holds `index`, `source` (`file:row`), in a mixture
     `dataset` (the name of its source) and, where the data set has chat messages, `messages`:
     the observation is then the last of them. `step(text)` ends the episode with +1 for a
-    correct answer and -1 otherwise; its info holds `correct`, `extracted`, `expected`,
-    `matched_by` (see `rewards.verify`) and, in a mixture, `dataset`.
+    correct completion and -1 otherwise; its info holds `correct`, `extracted`, `expected`,
+    `matched_by` (see `rewards.grading.grade`) and, in a mixture, `dataset`.
 
     Args:
         dataset: a .jsonl, .json, .csv or .parquet file, a folder of them, a folder written
@@ -39,24 +39,24 @@ class MathEnv(gym.Env[str, str]):
             a list of these, each alone or as `{path: …, weight: …, name: …}` with further
             options that differ from those below. Workers of a cluster read it themselves:
             give an absolute path that all nodes have.
-        problem_key: column of the problem; None recognises the common ones.
-        answer_key: column of the ground truth, likewise.
-        split: of a folder, only files with this word in their path; of a data set on the
-            hub, its split.
-        subset: which configuration of a data set on the hub.
+        problem_key: the column of the problem; None recognises the common names.
+        answer_key: the column of the ground truth; None recognises the common names.
+        split: for a folder, only files with this word in their path are read; for a data set
+            on the hub, this is its split.
+        subset: the configuration of a data set on the hub.
         grader: `auto`, `robust` (as people write answers) or `strict` (the DAPO recipe's).
             `auto` is `robust`, which compares integers by value; see `integer_answers`.
-        grading: limits of comparing values that are no numbers: `workers`, `seconds` and
-            `memory_mib` of each answer.
+        grading: the limits of comparing values that are not numbers: `workers`, `seconds`
+            and `memory_mib` (see `rewards.grading.pool.PoolSettings`).
         deduplicate: keep only the first row of each problem.
-        limit: use only the first so many problems (of each source).
+        limit: use only this many problems, the first ones (of each source).
 
     Attributes:
         problems: the problems by index.
-        num_problems: how many there are.
-        mixture: sizes and weights of the sources; None if there is one.
+        num_problems: the number of problems.
+        mixture: the sizes and weights of the sources; None if there is only one source.
         grader: the grader in use.
-        integer_answers: whether every ground truth is an integer: every verdict is then an
+        integer_answers: whether every ground truth is an integer. Every verdict is then an
             exact comparison of two numbers.
 
     Raises:
@@ -90,8 +90,8 @@ class MathEnv(gym.Env[str, str]):
             "limit": limit,
         }
         self.grader = "robust" if grader == AUTO else grader
-        limits = read_limits(grading, "env_config.grading")
-        self._grade = find_grader(self.grader, "env_config.grader", limits)
+        find_grader(self.grader, "env_config.grader")
+        self._limits = read_limits(grading, "env_config.grading")
         try:
             self.problems = _load(read_sources(dataset, defaults))
         except SettingError as error:
@@ -133,18 +133,30 @@ class MathEnv(gym.Env[str, str]):
         return self._problem.text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Grade an answer; the episode is over."""
+        """Grade a completion; the episode is over."""
+        ((score, info),) = self.score_group([action])
+        return "", score, True, False, info
+
+    def score_group(self, completions: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
+        """Grade all completions of the problem posed: for each, the score and info of `step`.
+
+        All comparisons are in flight at once, so one that hangs delays no other.
+        """
         if self._problem is None:
             raise RuntimeError("MathEnv.step before reset: call reset() first")
-        verdict = self._grade(str(action), parse_gold(self._problem.answer))
-        info = {
+        answer = self._problem.answer
+        golds = [parse_gold(answer)] * len(completions)
+        verdicts = grade_all(list(map(str, completions)), golds, self.grader, self._limits)
+        return [(1.0 if v.correct else -1.0, self._info(v, answer)) for v in verdicts]
+
+    def _info(self, verdict: Verdict, answer: str) -> dict[str, Any]:
+        return {
             "correct": verdict.correct,
             "extracted": verdict.extracted,
-            "expected": self._problem.answer,
+            "expected": answer,
             "matched_by": verdict.matched_by,
             **self._where,
         }
-        return "", 1.0 if verdict.correct else -1.0, True, False, info
 
 
 # A runner makes many environments over one data set: they share one copy of it, which is

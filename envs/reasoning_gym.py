@@ -10,33 +10,30 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib
-import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import gymnasium as gym
 
+from rllib_dapo.envs.arithmetic import Split, split_of
 from rllib_dapo.envs.curriculum import level_at, read_levels
 from rllib_dapo.envs.reasoning_gym_tasks import TASKS, check_task
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.rewards.grading.grade import grade_robust, parse_gold
 
-Split = Literal["train", "validation"]
-
 SEEDS_PER_PROBLEM = 4096
 """Distance between the seeds of neighbouring problems, and the most draws for one."""
-_HELD_OUT_ONE_IN = 10
 _OURS = ("seed", "size")
 
 
 class ReasoningGymEnv(gym.Env[str, str]):
-    """One problem per episode; the action is the whole answer as text.
+    """One problem per episode; the action is the whole completion as text.
 
     `reset(options={"index": i})` poses problem i, a pure function of i, the settings and
     the level; without an index one is drawn from the environment's own generator. The
     level is that of `options["position"]`, the problem's place in the run (else of i).
-    `step(text)` ends the episode with +1 if the robust grader finds the right answer and -1
+    `step(text)` ends the episode with +1 if the robust grader finds the correct answer and -1
     otherwise; its info holds `correct`, `extracted`, `expected` and `matched_by`.
 
     Args:
@@ -97,17 +94,26 @@ class ReasoningGymEnv(gym.Env[str, str]):
         return question, {"index": index, "level": level}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Grade an answer; the episode is over."""
+        """Grade a completion; the episode is over."""
+        ((score, info),) = self.score_group([action])
+        return "", score, True, False, info
+
+    def score_group(self, completions: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
+        """Grade all completions of the problem posed: for each, the score and info of `step`."""
         if self._answer is None:
             raise RuntimeError("ReasoningGymEnv.step before reset: call reset() first")
-        verdict = grade_robust(str(action), parse_gold(self._answer))
-        info = {
-            "correct": verdict.correct,
-            "extracted": verdict.extracted,
-            "expected": self._answer,
-            "matched_by": verdict.matched_by,
-        }
-        return "", 1.0 if verdict.correct else -1.0, True, False, info
+        gold = parse_gold(self._answer)
+        scored: list[tuple[float, dict[str, Any]]] = []
+        for completion in completions:
+            verdict = grade_robust(str(completion), gold)
+            info = {
+                "correct": verdict.correct,
+                "extracted": verdict.extracted,
+                "expected": self._answer,
+                "matched_by": verdict.matched_by,
+            }
+            scored.append((1.0 if verdict.correct else -1.0, info))
+        return scored
 
     def _problem(self, index: int, level: int) -> tuple[str, str]:
         """Question and answer: the first draw that is exact and of this split."""
@@ -116,8 +122,7 @@ class ReasoningGymEnv(gym.Env[str, str]):
             if entry is None or not TASKS[self.task](entry):
                 continue
             question = str(entry["question"]).strip()
-            held_out = zlib.crc32(question.encode()) % _HELD_OUT_ONE_IN == 0
-            if held_out == (self.split == "validation"):
+            if split_of(question) == self.split:
                 return question, str(entry["answer"])
         raise DataError(
             f"env_config.task={self.task!r}: {SEEDS_PER_PROBLEM} draws gave no question of"

@@ -1,9 +1,11 @@
 """Calls reward functions so that nothing they do harms the caller.
 
-Plain functions run in a daemon thread, coroutines in the event loop of one daemon thread
-that lives as long as the caller (clients kept between calls stay usable). What has not
-answered in time is left behind, and so is its thread: Python cannot end one. A few of those
-still running are an error, rather than ever more of them.
+A plain function runs in a daemon thread of its own. Coroutines run in the event loop of one
+daemon thread that lives as long as the caller, so that clients kept between calls stay usable.
+A call that has not returned in time is left behind with its thread, because Python cannot end
+a thread. When a few such calls still run, the next call is refused, so that they do not pile up.
+The threads are daemons, and not those of an executor, so that a call that hangs does not keep
+the interpreter from ending.
 
 A call that never lets go of the interpreter (a regular expression that explodes, one huge
 power) cannot be bounded from inside the process.
@@ -24,7 +26,7 @@ from rllib_dapo.errors import RewardError
 from rllib_dapo.rewards.functions import RewardFunction
 
 MAX_HUNG = 4
-"""So many calls may be left behind and still running."""
+"""The number of calls left behind and still running at which further calls are refused."""
 
 LARGEST_VALUE = 1e9
 """Values beyond ± this are mistakes; their squares would drown a group's deviation."""
@@ -32,13 +34,14 @@ LARGEST_VALUE = 1e9
 _GRACE_S = 1.0
 
 FailureReason = Literal["raised", "timed_out", "bad_value", "wrong_length"]
-"""Why an answer got no value: the function `raised`; `timed_out`; gave a `bad_value` (None,
-NaN, infinite, huge, no number); or gave a group the `wrong_length` of values."""
+"""Why a completion got no value: the function `raised` or `timed_out`, it returned a
+`bad_value` (None, NaN, infinite, huge, not a number), or it returned a sequence of the
+`wrong_length` for a group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """An answer without a value.
+class NoValue:
+    """What stands in place of the value of a completion that got none.
 
     Attributes:
         reason: see `FailureReason`.
@@ -49,7 +52,7 @@ class Failure:
     message: str
 
 
-Outcome = float | Failure
+Value = float | NoValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +95,10 @@ class AnswersToScore:
 
 
 class RewardCalls:
-    """Calls functions one after the other; see the module.
+    """Calls functions one after the other; one thread at a time may use it.
 
     Args:
-        timeout_s: seconds that one function may take for one group.
+        timeout_s: how long one function may take for one group, in seconds.
     """
 
     def __init__(self, timeout_s: float) -> None:
@@ -104,8 +107,8 @@ class RewardCalls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
 
-    def call(self, function: RewardFunction, group: AnswersToScore) -> list[Outcome]:
-        """One outcome for each answer, at most about `timeout_s` from now.
+    def call(self, function: RewardFunction, group: AnswersToScore) -> list[Value]:
+        """Get one value for each completion, at the latest about `timeout_s` from now.
 
         Raises:
             RewardError: too many earlier calls still hang.
@@ -116,13 +119,13 @@ class RewardCalls:
             self._call_in_loop(call)
         else:
             self._call_in_thread(call)
-        late = Failure("timed_out", f"took longer than reward_timeout_s={self.timeout_s:g}")
+        late = NoValue("timed_out", f"took longer than reward_timeout_s={self.timeout_s:g}")
         return [late if outcome is None else outcome for outcome in call.outcomes()]
 
     def close(self) -> None:
-        """End the event loop; calls left behind go with the process."""
+        """End the event loop; calls left behind end with the process."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
+            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._loop = self._loop_thread = None
 
@@ -152,7 +155,7 @@ class RewardCalls:
         done = asyncio.run_coroutine_threadsafe(call.run_async(self.timeout_s, grace_s), loop)
         try:
             stubborn = done.result(self.timeout_s + 2 * grace_s)
-        except TimeoutError:  # a coroutine blocks the whole loop: leave it, take a new one
+        except TimeoutError:  # a coroutine blocks the loop: leave this loop behind
             call.abandoned.set()
             self.close()
             self._hung.append((call.function.name, thread.is_alive))
@@ -182,16 +185,16 @@ def _is_running(task: asyncio.Task[None]) -> bool:
 
 
 class _Call:
-    """One function and one group, in whatever thread."""
+    """One call of a function for one group; the same for plain functions and coroutines."""
 
     def __init__(self, function: RewardFunction, group: AnswersToScore) -> None:
         self.function = function
         self.abandoned = threading.Event()
         self._group = group
-        self._outcomes: list[Outcome | None] = [None] * len(group.answers)
+        self._outcomes: list[Value | None] = [None] * len(group.answers)
 
-    def outcomes(self) -> list[Outcome | None]:
-        """A copy: a call left behind may still write."""
+    def outcomes(self) -> list[Value | None]:
+        """Copy the values, because a call left behind may still write."""
         return list(self._outcomes)
 
     def run(self) -> None:
@@ -235,48 +238,48 @@ class _Call:
                 self._fail(i, error)
 
     def _keep(self, i: int, result: Any) -> None:
-        """Read a result; here, because it too can raise or take for ever."""
+        """Read a result, inside the time limit, because reading can raise or hang, too."""
         if not self.function.batched:
             self._outcomes[i] = read_value(result)
             return
         self._outcomes[:] = read_values(result, len(self._outcomes))
 
     def _fail(self, i: int, error: BaseException) -> None:
-        failure = Failure("raised", _describe(error))
+        failure = NoValue("raised", _describe(error))
         if self.function.batched:
             self._outcomes[:] = [failure] * len(self._outcomes)
         else:
             self._outcomes[i] = failure
 
 
-def read_value(value: Any) -> Outcome:
+def read_value(value: Any) -> Value:
     """A number from what a function returned: Python's, numpy's or a tensor of one element."""
     shown = _show(value)
     if not isinstance(value, (bool, int, float)) and hasattr(value, "item"):
         try:
             value = value.item()
         except (TypeError, ValueError, RuntimeError):
-            return Failure("bad_value", f"returned {shown}, more than one number")
+            return NoValue("bad_value", f"returned {shown}, more than one number")
     if not isinstance(value, (bool, int, float)):
-        return Failure("bad_value", f"returned {shown}, not a number")
+        return NoValue("bad_value", f"returned {shown}, not a number")
     if not -LARGEST_VALUE <= value <= LARGEST_VALUE:  # NaN fails this too
-        return Failure("bad_value", f"returned {shown}; use a number up to ±{LARGEST_VALUE:g}")
+        return NoValue("bad_value", f"returned {shown}; use a number up to ±{LARGEST_VALUE:g}")
     return float(value)
 
 
-def read_values(values: Any, count: int) -> list[Outcome]:
+def read_values(values: Any, count: int) -> list[Value]:
     """`count` numbers from what a batched function returned."""
     try:
         length = None if isinstance(values, (str, bytes, Mapping, Set)) else len(values)
     except TypeError:  # a number, a generator, an array of no dimension
         length = None
     if length is None:
-        failure = Failure("bad_value", f"returned {_show(values)}, not a sequence of numbers")
+        failure = NoValue("bad_value", f"returned {_show(values)}, not a sequence of numbers")
         return [failure] * count
     if length != count:
-        return [Failure("wrong_length", f"returned {length} values for {count} answers")] * count
+        return [NoValue("wrong_length", f"returned {length} values for {count} answers")] * count
     outcomes = [read_value(value) for value in itertools.islice(iter(values), count)]
-    missing = Failure("wrong_length", f"returned {len(outcomes)} values for {count} answers")
+    missing = NoValue("wrong_length", f"returned {len(outcomes)} values for {count} answers")
     return outcomes + [missing] * (count - len(outcomes))
 
 

@@ -1,12 +1,12 @@
-"""The reward of an answer, added up from components.
+"""The reward of a completion, added up from components.
 
     reward = score + format_reward · format + Σ weight · value     (+ Eq. 13, added later)
 
-`score` is the environment's. `format` is 1 for an answer that ended by itself and in which
-the environment found a final answer, else 0. The values are those of the user's functions.
+The environment gives `score`. `format` is 1 for a completion that ended by itself and in which
+the environment found a final answer, else 0. The user's functions give the values.
 
-Dynamic sampling goes by the score alone (`sampling.dynamic.classify`): a group whose answers
-are all right or all wrong is dropped however the other components differ, as Eq. 11 has it.
+Dynamic sampling looks at the score alone (`rollout.group_filter.classify`): a group whose
+completions are all correct or all wrong is dropped even if other components differ (Eq. 11).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rllib_dapo.errors import RewardError
-from rllib_dapo.rewards.calls import AnswersToScore, Failure, RewardCalls
+from rllib_dapo.rewards.calls import AnswersToScore, NoValue, RewardCalls
 from rllib_dapo.rewards.functions import (
     FORMAT,
     RewardFunction,
@@ -27,16 +27,17 @@ from rllib_dapo.rewards.functions import (
 )
 from rllib_dapo.settings.checks import check_value
 from rllib_dapo.settings.choices import RewardFailure
+from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import Completion
 
 
 @dataclass(frozen=True, slots=True)
 class PlayedAnswer:
-    """One answer as the environment has scored it.
+    """One completion as the environment has scored it.
 
     Attributes:
         problem: the observation of the reset.
-        completion: the answer, with the environment's score.
+        completion: the completion, with the environment's score.
         info: the `info` of the step, whole.
     """
 
@@ -47,11 +48,11 @@ class PlayedAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ComposedGroup:
-    """The answers of a group with all components in place.
+    """The completions of a group with all components of their rewards.
 
     Attributes:
-        completions: the answers.
-        failures: answers that got no value from a function, by reason.
+        completions: the completions.
+        failures: how many completions got no value from a function, by reason.
         failure: why the group is to be dropped, or None.
     """
 
@@ -61,14 +62,14 @@ class ComposedGroup:
 
 
 class RewardComposer:
-    """Adds to the environment's score what else the reward is made of.
+    """Adds the other components of the reward to the environment's score.
 
     Args:
-        functions: the user's.
-        format_reward: weight of the format component; 0: there is none.
+        functions: the user's reward functions.
+        format_reward: the weight of the format component; 0 leaves the component out.
         on_failure: `error` raises, `drop_group` fails the group, `zero` counts a missing
             value as 0.
-        timeout_s: seconds that one function may take for one group.
+        timeout_s: how long one function may take for one group, in seconds.
     """
 
     def __init__(
@@ -85,21 +86,21 @@ class RewardComposer:
         self._calls = RewardCalls(timeout_s)
 
     @classmethod
-    def from_config(cls, config: Any) -> RewardComposer:
-        """As the settings say.
+    def from_settings(cls, settings: DAPOSettings) -> RewardComposer:
+        """Make one with the functions and limits of the settings.
 
         Raises:
             SettingError: see `load_reward_functions`.
         """
         return cls(
-            load_reward_functions(config.reward_functions),
-            format_reward=config.format_reward,
-            on_failure=config.reward_failure,
-            timeout_s=config.reward_timeout_s,
+            load_reward_functions(settings.reward_functions),
+            format_reward=settings.format_reward,
+            on_failure=settings.reward_failure,
+            timeout_s=settings.reward_timeout_s,
         )
 
     def compose(self, played: Sequence[PlayedAnswer]) -> ComposedGroup:
-        """Work out the components of one group's answers.
+        """Compute the components of one group's completions.
 
         Raises:
             RewardError: a function failed and `on_failure` is `error`; or too many calls hang.
@@ -119,7 +120,7 @@ class RewardComposer:
                 break  # the group is lost: no more calls for it
             for i, outcome in enumerate(self._calls.call(function, group)):
                 value = outcome
-                if isinstance(value, Failure):
+                if isinstance(value, NoValue):
                     reasons[value.reason] += 1
                     first_failure = first_failure or f"reward function `{function.name}` " + (
                         value.message
@@ -139,15 +140,15 @@ class RewardComposer:
         return ComposedGroup(composed, dict(reasons), dropped)
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """End the thread in which coroutines run."""
         self._calls.close()
 
 
 def keeps_format(played: PlayedAnswer) -> float:
-    """1 if the answer ended by itself and a final answer was found in it, else 0.
+    """Return 1 if the completion ended by itself and a final answer was found in it, else 0.
 
-    An environment tells by `matched_by` or `extracted` in its info; where it tells neither,
-    the ending alone counts.
+    The environment's info says by `matched_by` or `extracted` whether there is a final answer;
+    without both, only the ending counts.
     """
     info = played.info
     found = info["matched_by"] != "no_answer" if "matched_by" in info else True
@@ -156,21 +157,21 @@ def keeps_format(played: PlayedAnswer) -> float:
     return float(found and played.completion.finish_reason == "stop")
 
 
-def component_names(config: Any) -> tuple[str, ...]:
-    """The components that a configuration's answers have beside the score."""
-    own = (FORMAT,) if config.format_reward else ()
-    return own + reward_function_names(config.reward_functions)
+def component_names(settings: DAPOSettings) -> tuple[str, ...]:
+    """The names of the components that a completion has beside the score."""
+    own = (FORMAT,) if settings.format_reward else ()
+    return own + reward_function_names(settings.reward_functions)
 
 
-def check_rewards(config: Any) -> None:
+def check_rewards(settings: DAPOSettings) -> None:
     """Check the settings of the reward; imports the functions.
 
     Raises:
         SettingError: names the setting, its value and the remedy.
     """
-    check_value("format_reward", config.format_reward)
-    check_value("reward_timeout_s", config.reward_timeout_s)
-    load_reward_functions(config.reward_functions)
+    check_value("format_reward", settings.format_reward)
+    check_value("reward_timeout_s", settings.reward_timeout_s)
+    load_reward_functions(settings.reward_functions)
 
 
 def _to_score(played: Sequence[PlayedAnswer]) -> AnswersToScore:

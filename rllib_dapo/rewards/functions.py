@@ -1,11 +1,11 @@
-"""The user's own reward functions: found by import path, checked before anything starts.
+"""The user's reward functions: imported by their path and checked before training starts.
 
     def per_answer(answer: str, *, problem: str, info: dict, **more) -> float
     def of_a_group(answers: Sequence[str], *, problem: str, infos: Sequence[dict], **more)
         -> Sequence[float]
 
-Both may be `async def`. The first parameter's name says which of the two it is; the others
-are handed over by name, and only those that the function asks for.
+Both may be `async def`. The name of the first parameter says which of the two a function is.
+The other parameters are passed by name, and only those that the function asks for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rllib_dapo.errors import SettingError
 from rllib_dapo.settings.general import LARGEST_WEIGHT
 
 FORMAT = "format"
-"""Name of the built-in component."""
+"""The name of the built-in component."""
 
 PER_ANSWER_KEYWORDS = ("problem", "info", "truncated", "num_tokens")
 BATCHED_KEYWORDS = ("problem", "infos", "truncated", "num_tokens")
@@ -36,15 +36,15 @@ _EXAMPLE = "def my_reward(answer, *, problem, info, **more): ..."
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
-    """One function of the user's.
+    """One of the user's functions.
 
     Attributes:
-        name: under which its values are kept and logged.
-        weight: what its values are multiplied by; 0 only logs them.
+        name: the name under which its values are kept and logged.
+        weight: its values are multiplied by this; 0 only logs them.
         function: the callable.
-        batched: it takes all answers of a group at once.
-        is_async: calling it gives an awaitable.
-        keywords: which of the keywords on offer it asks for.
+        batched: whether it takes all completions of a group at once.
+        is_async: whether calling it gives an awaitable.
+        keywords: which of the offered keywords it asks for.
     """
 
     name: str
@@ -73,7 +73,7 @@ def load_reward_functions(entries: Sequence[Mapping[str, Any]]) -> tuple[RewardF
 
 
 def reward_function_names(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names of the functions, in order; nothing is imported.
+    """Read the names of the functions, in order, without importing them.
 
     Raises:
         SettingError: an entry is malformed, or two have one name.
@@ -159,7 +159,7 @@ def _import(path: str, where: str) -> Callable[..., Any]:
 def _read_signature(
     function: Callable[..., Any], path: str, where: str
 ) -> tuple[bool, tuple[str, ...]]:
-    """Whether it is batched, and the keywords it asks for."""
+    """Find out whether a function is batched, and which keywords it asks for."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:

@@ -38,9 +38,11 @@ class AnswerPipeline:
 
     Args:
         engine: computes; nobody else may touch it from now on.
-        score: called for each finished request, by one thread only.
+        score: called for each finished request.
         own_threads: False works inside `collect`.
         cpu_threads: of the engine; None: as many as the process has.
+        scorers: how many of the pipeline's own threads call `score` at once. With more than
+            one, groups need not come out in the order in which their requests finished.
 
     Attributes:
         engine: the engine.
@@ -55,6 +57,7 @@ class AnswerPipeline:
         *,
         own_threads: bool,
         cpu_threads: int | None = None,
+        scorers: int = 1,
     ) -> None:
         self.steps = 0
         self.busy_s = 0.0
@@ -68,7 +71,7 @@ class AnswerPipeline:
         self._score_error: Exception | None = None
         self._threads: list[threading.Thread] = []
         if own_threads:
-            for target in (self._run_engine, self._run_scorer):
+            for target in (self._run_engine, *[self._run_scorer] * scorers):
                 self._threads.append(threading.Thread(target=target, daemon=True))
                 self._threads[-1].start()
 
@@ -183,6 +186,7 @@ class AnswerPipeline:
             else:
                 if group is not None:
                     self._groups.put((request.request_id, group))
+        self._finished.put(None)  # for the next scorer
 
     def _step(self) -> list[FinishedRequest]:
         started = time.perf_counter()

@@ -19,7 +19,6 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
-from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.model.threads import use_threads
@@ -38,6 +37,9 @@ from rllib_dapo.rollout.text_episodes import TextEpisodes, failed_group
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
+SCORERS = 4
+"""Groups that are scored at once, so that a few that take long do not hold up the others."""
+
 
 class DAPOEnvRunner(EnvRunner, Checkpointable):
     """Samples groups of answers, as RLlib's local runner or as a remote actor."""
@@ -49,9 +51,10 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         trust = self.config.trust_remote_code
         self._facts = model_facts(self.config.language_model, trust_remote_code=trust)
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
-        self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
+        self._rewards = RewardComposer.from_settings(self.config) if self._has_engine else None
         self._episodes = TextEpisodes(
             self._environment,
+            self._another_environment,
             PromptRenderer.from_settings(self.config),
             tokenizer,
             self._rewards,
@@ -70,9 +73,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
     def make_env(self) -> None:
         """Build the training and the evaluation environment."""
-        self.env = make_env(self.config.env, self.config.env_config)
-        evaluation = self.config.get_evaluation_config_object() or self.config
-        self._evaluation_env = make_env(evaluation.env, evaluation.env_config)
+        self.env = self._make_env(evaluation=False)
+        self._evaluation_env = self._make_env(evaluation=True)
 
     def make_module(self) -> None:
         """Start the engine; it takes the place of RLlib's RLModule here."""
@@ -148,6 +150,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
+        self._episodes.close()
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -247,6 +250,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 self._score,
                 own_threads=self.num_workers > 0,
                 cpu_threads=self.config.engine_cpu_threads,
+                scorers=SCORERS,
             )
         return self._pipeline
 
@@ -288,6 +292,17 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
 
     def _environment(self, ref: ProblemRef) -> Any:
         return self._evaluation_env if ref.evaluation else self.env
+
+    def _another_environment(self, ref: ProblemRef) -> Any:
+        return self._make_env(evaluation=ref.evaluation)
+
+    def _make_env(self, *, evaluation: bool) -> Any:
+        from rllib_dapo.algorithm.registration import make_env
+
+        config = self.config
+        if evaluation:
+            config = config.get_evaluation_config_object() or config
+        return make_env(config.env, config.env_config)
 
     @property
     def _weights_version(self) -> int:

@@ -7,10 +7,12 @@ token ids are kept; text is made for scoring only and never tokenised again.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.rewards.composition import PlayedAnswer, RewardComposer
@@ -18,16 +20,23 @@ from rllib_dapo.rewards.reflection import count_reflections
 from rllib_dapo.rollout.engine.base import SampledAnswer
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
+Scored = tuple[float | None, Mapping[str, Any]]
+"""What `step` says of a completion: its score and its info."""
+
 _NO_PROMPT = Prompt(token_ids=np.zeros(0, dtype=np.int64), text="")
 
 
 class TextEpisodes:
     """Episodes in a runner's environments.
 
-    Problems may be posed in one thread while answers are scored in another.
+    Any number of threads may pose problems and score groups. A group is scored in one call
+    where the environment offers `score_group`, and in an instance that nobody else uses
+    meanwhile, so that neither posing nor other groups wait for it. Other environments play
+    one completion after the other and are used by one thread at a time.
 
     Args:
-        environment: the environment in which a problem is posed.
+        environment: gives the environment in which a problem is posed.
+        another: makes another instance of that environment.
         renderer: makes prompts of what it poses.
         tokenizer: makes texts of answers.
         rewards: the user's reward functions; None: there are none.
@@ -36,15 +45,19 @@ class TextEpisodes:
     def __init__(
         self,
         environment: Callable[[ProblemRef], Any],
+        another: Callable[[ProblemRef], Any],
         renderer: PromptRenderer,
         tokenizer: Any,
         rewards: RewardComposer | None,
     ) -> None:
         self._environment = environment
+        self._another = another
+        self._spare: dict[bool, list[Any]] = {False: [], True: []}  # by `ref.evaluation`
         self._renderer = renderer
         self._tokenizer = tokenizer
         self._rewards = rewards
-        self._lock = threading.Lock()  # environments are used by one thread at a time
+        self._lock = threading.Lock()  # one thread at a time uses `environment`
+        self._rewards_lock = threading.Lock()  # and one calls the reward functions
 
     def pose(self, ref: ProblemRef) -> Prompt:
         """The prompt of a problem.
@@ -75,36 +88,93 @@ class TextEpisodes:
             RewardError: a function failed and `reward_failure` is `error`, or too many hang.
         """
         try:
-            played = [self._play(ref, answer) for answer in answers]
+            played = self._play(ref, answers)
         except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
             return failed_group(ref, error, version, prompt)
         oldest = min((a.versions[0][1] for a in answers if a.versions), default=version)
         if self._rewards is None or ref.evaluation:
             return Group(ref, prompt, tuple(p.completion for p in played), oldest)
-        composed = self._rewards.compose(played)
+        with self._rewards_lock:
+            composed = self._rewards.compose(played)
         completions = () if composed.failure is not None else composed.completions
         return Group(ref, prompt, completions, oldest, composed.failure, composed.failures)
 
-    def _play(self, ref: ProblemRef, answer: SampledAnswer) -> PlayedAnswer:
-        """One episode: the same reset, one step with the answer's text."""
-        text = self._tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+    def close(self) -> None:
+        """Close the instances that were made for scoring."""
+        for spare in self._spare.values():
+            while spare:
+                spare.pop().close()
+
+    def _play(self, ref: ProblemRef, answers: Sequence[SampledAnswer]) -> list[PlayedAnswer]:
+        """One episode for each completion, all from the same reset."""
+        texts = [self._tokenizer.decode(a.token_ids, skip_special_tokens=True) for a in answers]
+        if find_score_group(self._environment(ref)) is None:
+            scored = [self._step(ref, text) for text in texts]
+        else:
+            scored = self._score_together(ref, texts)
+        return [
+            _played(problem, answer, text, score, info)
+            for answer, text, (problem, (score, info)) in zip(answers, texts, scored, strict=True)
+        ]
+
+    def _step(self, ref: ProblemRef, text: str) -> tuple[str, Scored]:
+        """The problem, and what `step` says of one completion."""
         env = self._environment(ref)
         with self._lock:
             problem, _ = env.reset(seed=ref.seed, options=ref.options)
-            _, reward, _, _, info = env.step(text)
-        score = float("nan") if reward is None else float(reward)
-        completion = Completion(
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            text=text,
-            finish_reason=answer.finish_reason,
-            score=score,
-            correct=bool(info.get("correct", score > 0)),
-            info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
-            reflections=count_reflections(text),
-            versions=answer.versions,
-        )
-        return PlayedAnswer(str(problem), completion, info)
+            _, score, _, _, info = env.step(text)
+        return problem, (score, info)
+
+    def _score_together(self, ref: ProblemRef, texts: list[str]) -> list[tuple[str, Scored]]:
+        """The problem, and what `score_group` says of each completion."""
+        with self._instance(ref) as env:
+            problem, _ = env.reset(seed=ref.seed, options=ref.options)
+            scored = find_score_group(env)(texts)  # type: ignore[misc]
+        if len(scored) != len(texts):
+            raise ValueError(f"score_group gave {len(scored)} scores for {len(texts)} completions")
+        return [(problem, one) for one in scored]
+
+    @contextmanager
+    def _instance(self, ref: ProblemRef) -> Iterator[Any]:
+        """An environment that no other thread uses meanwhile; made where none is free."""
+        spare = self._spare[ref.evaluation]
+        try:
+            env = spare.pop()
+        except IndexError:
+            env = self._another(ref)
+        try:
+            yield env
+        finally:
+            spare.append(env)
+
+
+def find_score_group(env: Any) -> Callable[[Sequence[str]], Sequence[Scored]] | None:
+    """The method `score_group` of an environment, or None if it has none.
+
+    It is looked for below gymnasium's own checking wrappers only: another wrapper may change
+    what `step` gives, so it has to offer the method itself.
+    """
+    while isinstance(env, OrderEnforcing | PassiveEnvChecker):
+        env = env.env
+    return getattr(env, "score_group", None)
+
+
+def _played(
+    problem: Any, answer: SampledAnswer, text: str, score: float | None, info: Mapping[str, Any]
+) -> PlayedAnswer:
+    number = float("nan") if score is None else float(score)
+    completion = Completion(
+        token_ids=answer.token_ids,
+        logprobs=answer.logprobs,
+        text=text,
+        finish_reason=answer.finish_reason,
+        score=number,
+        correct=bool(info.get("correct", number > 0)),
+        info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
+        reflections=count_reflections(text),
+        versions=answer.versions,
+    )
+    return PlayedAnswer(str(problem), completion, info)
 
 
 def failed_group(

@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from strategies import examples
 
 from rllib_dapo.rewards.grading.algebra import equal
-from rllib_dapo.rewards.grading.construct import UnreadableError
 from rllib_dapo.rewards.grading.grade import grade
 from rllib_dapo.rewards.grading.literals import TooLargeError
 from rllib_dapo.rewards.grading.numeric import NumericArithmetic
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithmetic
-from rllib_dapo.rewards.grading.trees import allowed, operations
+from rllib_dapo.rewards.grading.trees import UnreadableError, allowed, operations
 
 NUMERIC = NumericArithmetic()
 

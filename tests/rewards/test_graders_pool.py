@@ -157,6 +157,24 @@ def test_a_worker_that_dies_costs_no_verdict_unless_the_next_one_dies_too() -> N
     dispatcher.close()
 
 
+def test_a_starved_worker_times_nothing_out_until_much_later() -> None:
+    """A process that gets no CPU time does not make a correct completion wrong."""
+    pool = WorkerPool(PoolSettings(workers=1, seconds=0.5))
+    pool.compare([good(0)])
+    worker = pool.pids()[1]
+    with ThreadPoolExecutor(1) as threads:
+        os.kill(worker, signal.SIGSTOP)
+        starved = threads.submit(pool.compare, [good(1)])
+        time.sleep(1.0)
+        assert not starved.done()
+        os.kill(worker, signal.SIGCONT)
+        assert starved.result(10) == ["same"]
+        os.kill(worker, signal.SIGSTOP)
+        assert threads.submit(pool.compare, [good(2)]).result(10) == ["timed_out"]
+    assert gone([worker])
+    pool.close()
+
+
 def test_a_closed_pool_starts_again(pool: WorkerPool) -> None:
     pool.close()
     assert pool.pids() == []

@@ -19,7 +19,7 @@ from rllib_dapo.errors import RewardError, SettingError
 from rllib_dapo.rewards.calls import (
     MAX_HUNG,
     AnswersToScore,
-    Failure,
+    NoValue,
     RewardCalls,
     read_value,
     read_values,
@@ -61,8 +61,8 @@ def function(name: str, /, **entry: object) -> RewardFunction:
     return loaded
 
 
-def reasons(outcomes: list[float | Failure]) -> list[object]:
-    return [o.reason if isinstance(o, Failure) else o for o in outcomes]
+def reasons(outcomes: list[float | NoValue]) -> list[object]:
+    return [o.reason if isinstance(o, NoValue) else o for o in outcomes]
 
 
 # -- Found and checked --------------------------------------------------------------------
@@ -289,5 +289,5 @@ def test_tensors_are_read():
 )
 def test_reading_never_raises_and_gives_one_outcome_per_answer(value, count):
     for outcome in [read_value(value), *read_values(value, count)]:
-        assert isinstance(outcome, Failure) or math.isfinite(outcome)
+        assert isinstance(outcome, NoValue) or math.isfinite(outcome)
     assert len(read_values(value, count)) == count

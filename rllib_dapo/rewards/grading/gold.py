@@ -10,12 +10,11 @@ from typing import Any
 
 from rllib_dapo.errors import DataError
 from rllib_dapo.rewards.grading.algebra import explicit
-from rllib_dapo.rewards.grading.construct import UnreadableError
 from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_characters
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_number
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
 from rllib_dapo.rewards.grading.parser import parse_math
-from rllib_dapo.rewards.grading.trees import Tree, kind, variables
+from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variables
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ inherits the recipe's habits (`**34**`, `034` and `34.` are wrong; of `5 = 34` i
 `robust` finds the answer as people write it and compares values.
 
 Where the ground truth is a number, only a literal can be right: nothing is evaluated, and
-there is nothing to wait for. Where it is another value (a closed form, a polynomial, a
-tuple, a set, an equation …), an answer may be another form of it, but of the same kind and
-with no operation that the ground truth does without (see `math_trees.allowed`). What could
+no process is needed. Where it is another value (a closed form, a polynomial, a tuple, a
+set, an equation …), an answer may be another form of it, but of the same kind and
+with no operation that the ground truth does without (see `trees.allowed`). What could
 take long to compare is compared in processes that can be killed (see `pool`).
 """
 
@@ -23,7 +23,6 @@ from typing import Literal
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.rewards.grading.algebra import comparable, equal
-from rllib_dapo.rewards.grading.construct import UnreadableError
 from rllib_dapo.rewards.grading.extract import (
     MAX_ANSWER,
     STRICT_WINDOW,
@@ -36,7 +35,7 @@ from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robus
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.pool import PoolSettings, shared_pool
 from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithmetic
-from rllib_dapo.rewards.grading.trees import Tree, allowed
+from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, allowed
 
 __all__ = [
     "GRADERS",
@@ -77,7 +76,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """A question for the pool: the answer found, and what to compare."""
+    """A comparison that the pool has to make: the answer found, and the two trees."""
 
     extracted: str
     pair: tuple[Tree, Tree]
@@ -86,13 +85,13 @@ class _Open:
 def grade(
     answer_text: str, gold: object, grader: str = "robust", limits: PoolSettings | None = None
 ) -> Verdict:
-    """Grade a whole completion against the ground truth. The two are not interchangeable.
+    """Grade a whole completion against the ground truth. The order of the two matters.
 
     Args:
         answer_text: the completion, reasoning and all.
         gold: the ground truth: text, a number, or a `Gold` read before.
         grader: `robust` or `strict`.
-        limits: of the pool of worker processes.
+        limits: the limits of the pool of worker processes.
 
     Raises:
         DataError: the ground truth cannot be read.
@@ -108,7 +107,7 @@ def grade_all(
     grader: str = "robust",
     limits: PoolSettings | None = None,
 ) -> list[Verdict]:
-    """Grade many completions, each against its own ground truth; keeps all workers busy.
+    """Grade many completions, each against its own ground truth, all comparisons in flight.
 
     Raises:
         ValueError: there are not as many ground truths as completions.
@@ -131,8 +130,8 @@ def find_grader(
 
     Args:
         name: `robust` or `strict`.
-        setting: what to call the setting in an error.
-        limits: of the pool of worker processes.
+        setting: the name of the setting in an error message.
+        limits: the limits of the pool of worker processes.
 
     Raises:
         SettingError: there is none; the message suggests the nearest.
@@ -148,7 +147,7 @@ def find_grader(
 
 
 def grade_strict(answer_text: str, gold: Gold) -> Verdict:
-    """The recipe's grader."""
+    """Grade as the DAPO recipe does."""
     extracted = extract_strict(answer_text)
     if extracted is None:
         return Verdict(False, None, "no_answer")
@@ -158,7 +157,7 @@ def grade_strict(answer_text: str, gold: Gold) -> Verdict:
 
 
 def grade_robust(answer_text: str, gold: Gold, limits: PoolSettings | None = None) -> Verdict:
-    """The grader for answers as people write them."""
+    """Grade answers as people write them."""
     found = _judge(answer_text, gold)
     if isinstance(found, Verdict):
         return found
@@ -186,7 +185,7 @@ def _judge(answer_text: str, gold: Gold) -> Verdict | _Open:
 
 
 def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
-    """How an answer compares, or the two trees that are to be compared elsewhere."""
+    """Say how an answer compares, or give the two trees that a worker has to compare."""
     if extracted == gold.plain:
         return "string"
     if gold.number is not None:

@@ -1,4 +1,4 @@
-r"""Read a mathematical text as a tree (see `math_trees`). Nothing is evaluated.
+r"""Read a mathematical text as a tree (see `trees`). Nothing is evaluated.
 
 The grammar is that of final answers: closed forms, polynomials, tuples, sets, intervals,
 equations, inequalities, matrices. Integrals, sums, limits and derivatives are not in it.
@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rllib_dapo.rewards.grading.construct import UnreadableError, scalar
 from rllib_dapo.rewards.grading.literals import TooLargeError
 from rllib_dapo.rewards.grading.scalars import MAX_DEPTH, ScalarParser
 from rllib_dapo.rewards.grading.tokens import cut_unit, prepare, tokenize
-from rllib_dapo.rewards.grading.trees import Tree, children, kind
+from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, children, kind, scalar
 
 _RELATIONS = {"=": "=", "!=": "!=", "<": "<", "<=": "<=", ">": "<", ">=": "<="}
 _REGIONS = {"cup": "union", "cap": "cap", "setminus": "minus", "backslash": "minus"}
 _CLOSERS = {"(": ")]", "[": ")]", "\\{": "\\}"}
 _MATRICES = ("pmatrix", "bmatrix", "Bmatrix", "matrix")
-_ROW = "\x02"  # see math_tokens
+_ROW = "\x02"  # see `tokens.prepare`
 
 
 class Parsed(NamedTuple):

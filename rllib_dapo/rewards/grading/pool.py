@@ -1,8 +1,8 @@
 """Compare trees in worker processes with limits of time and memory, and a cache.
 
-Comparing numbers and rational expressions needs none of this; roots, functions and powers
-without bounds do: `9^(9^(9^9))` is a closed form, too. Nothing is started before the first
-such answer.
+Numbers and rational expressions are compared in the calling process. Roots, functions and
+powers have no bound on what they cost (`9^(9^(9^9))` is a closed form, too), so they are
+compared in workers. No process is started before the first such answer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rllib_dapo.errors import SettingError
 from rllib_dapo.rewards.grading.pool_dispatcher import Dispatcher, Job
 from rllib_dapo.rewards.grading.trees import Tree
 
-Outcome = Literal["same", "different", "timed_out"]
+Comparison = Literal["same", "different", "timed_out"]
 CACHE_SIZE: Final = 50_000
 """Outcomes remembered per pool; about 10 MB."""
 SMALLEST_MEMORY: Final = 128
@@ -35,9 +35,10 @@ class PoolSettings:
     """Limits of grading.
 
     Attributes:
-        workers: comparisons made at a time, each in a process of its own.
-        seconds: wall-clock limit of one comparison; beyond it the answer is wrong.
-        memory_mib: address space of a worker, MiB; beyond it the answer is wrong.
+        workers: how many quick comparisons are made at a time, each in its own process.
+        seconds: how long a comparison may go on, by the wall clock, once it has used 0.05 s
+            of CPU time; beyond that its answer is wrong.
+        memory_mib: the address space of a worker, MiB; beyond it the answer is wrong.
     """
 
     workers: int = 2
@@ -57,11 +58,11 @@ class PoolSettings:
 
 
 def read_limits(values: Mapping[str, Any] | None, setting: str) -> PoolSettings:
-    """Limits from a mapping, such as a part of `env_config`; what is not named is as usual.
+    """Read limits from a mapping, such as a part of `env_config`; the rest are the defaults.
 
     Args:
-        values: `workers`, `seconds`, `memory_mib`, any of them; None for none.
-        setting: what to call the mapping in an error.
+        values: any of `workers`, `seconds` and `memory_mib`; None for none of them.
+        setting: the name of the mapping in an error message.
 
     Raises:
         SettingError: an unknown key (the message suggests the nearest) or an impossible value.
@@ -82,7 +83,7 @@ def read_limits(values: Mapping[str, Any] | None, setting: str) -> PoolSettings:
 
 
 class WorkerPool:
-    """Compares pairs of trees. May be used by any number of threads, and after a fork.
+    """Compares pairs of trees. Any number of threads may use it, also after a fork.
 
     Args:
         settings: the limits.
@@ -98,11 +99,11 @@ class WorkerPool:
         self._known: OrderedDict[bytes, str] = OrderedDict()
         self._asked: dict[bytes, Future[str]] = {}
 
-    def compare(self, pairs: Sequence[tuple[Tree, Tree]]) -> list[Outcome]:
-        """For each pair of an answer and a ground truth, whether they are the same.
+    def compare(self, pairs: Sequence[tuple[Tree, Tree]]) -> list[Comparison]:
+        """Say for each pair of an answer and a ground truth whether they are the same.
 
-        One that hangs delays no other by more than a tenth of a second. One that exceeds
-        the limits is `timed_out`.
+        All pairs are in flight at once. A comparison that hangs delays the others by no more
+        than 0.05 s of CPU time. A comparison that exceeds the limits is `timed_out`.
 
         Raises:
             DAPOError: the workers cannot be started.
@@ -132,18 +133,18 @@ class WorkerPool:
         return [results[key] for key in keys]  # type: ignore[misc]
 
     def close(self) -> None:
-        """End the processes. They start again when needed."""
+        """End the processes. The next comparison starts them again."""
         with self._lock:
             dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None:
             dispatcher.close()
 
     def pids(self) -> list[int]:
-        """The processes alive: the server that workers are forked from, then the workers."""
+        """The pids of the live processes: first the server that forks workers, then workers."""
         return [] if self._dispatcher is None else self._dispatcher.pids()
 
     def forget(self) -> None:
-        """After a fork, in the child: the processes are the parent's."""
+        """Start anew in the child of a fork: the processes belong to the parent."""
         if self._dispatcher is not None:
             self._dispatcher.forget()
         self._renew()
@@ -174,7 +175,7 @@ _lock = threading.Lock()
 
 
 def shared_pool(settings: PoolSettings | None = None) -> WorkerPool:
-    """The pool of this process with these limits; the same one for the same limits."""
+    """Give this process's pool with these limits; equal limits give the same pool."""
     settings = settings or PoolSettings()
     with _lock:
         return _pools.setdefault(settings, WorkerPool(settings))
@@ -186,7 +187,7 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    global _lock  # noqa: PLW0603 - a thread that is not there any more may hold it
+    global _lock  # noqa: PLW0603 - a thread that the child lacks may hold the lock
     _lock = threading.Lock()
     for pool in list(_pools.values()):
         pool.forget()

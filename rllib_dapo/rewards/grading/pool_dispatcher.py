@@ -1,6 +1,7 @@
 """The thread that hands comparisons to worker processes and kills those that hang.
 
-Only this thread touches processes and sockets; everybody else waits for a future. No signals.
+Only this thread touches processes and sockets; all other threads wait for a future. Signals
+are not used, so that grading works in every thread.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from typing import Final
 from rllib_dapo.errors import DAPOError
 from rllib_dapo.rewards.grading.pool_server import DIFFERENT, LENGTH, OVER_LIMIT, PID, READY, SAME
 
-PATIENCE: Final = 0.1
-"""Seconds after which a comparison no longer holds up others: its worker moves to a lane."""
-LANES: Final = 4
-"""Most workers that may be busy with such comparisons, at low priority, besides the others."""
+PATIENCE: Final = 0.05
+"""CPU seconds after which a comparison counts as slow, and no longer holds up others: a
+hundred times what comparisons usually need."""
+LANES: Final = 16
+"""The most workers that may be busy with slow comparisons, at low priority, beside the others."""
+STARVED: Final = 5
+"""How many times the limit a comparison may wait for its first `PATIENCE` of CPU time."""
 _START_SECONDS = 60
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "MALLOC_ARENA_MAX": "1", "LD_PRELOAD": ""}
 _OUTCOMES = {SAME: "same", DIFFERENT: "different", OVER_LIMIT: "timed_out"}
@@ -38,8 +42,8 @@ class Job:
 
     Attributes:
         request: two trees as JSON.
-        future: gets `same`, `different` or `timed_out`.
-        attempts: how many workers have died of it.
+        future: receives `same`, `different` or `timed_out`.
+        attempts: how many workers have died during this comparison.
     """
 
     request: bytes
@@ -52,24 +56,38 @@ class _Worker:
     connection: socket.socket
     pid: int
     job: Job | None = None
-    started: float = 0.0
+    started: float = 0.0  # wall clock; of a slow job, when it became slow
+    cpu_started: float = 0.0
     slow: bool = False
+
+    def cpu_used(self) -> float | None:
+        """CPU seconds that the job has used; None if the process has ended."""
+        try:
+            return _cpu_clock(self.pid) - self.cpu_started
+        except OSError:
+            return None
+
+
+def _cpu_clock(pid: int) -> float:
+    """The CPU seconds of a process: Linux makes the clock's number from its pid so."""
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 class Dispatcher(threading.Thread):
-    """The thread.
+    """The thread that owns the workers.
 
     Args:
-        workers: how many comparisons to make at a time.
-        seconds: wall-clock limit of one.
-        memory_mib: address space of a worker, MiB.
+        workers: how many quick comparisons are made at a time.
+        seconds: the limit of a slow comparison, by the wall clock.
+        memory_mib: the address space of a worker, MiB.
     """
 
     def __init__(self, workers: int, seconds: float, memory_mib: int) -> None:
         super().__init__(name="rllib_dapo-grading", daemon=True)
         self._limits = (workers, seconds, memory_mib)
+        self._quick = min(PATIENCE, seconds)
         self._fresh: deque[Job] = deque()
-        self._late: deque[Job] = deque()  # known to take long; no fresh one waits for them
+        self._late: deque[Job] = deque()  # slow jobs without a worker; no fresh job waits for them
         self._workers: list[_Worker] = []
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -77,12 +95,12 @@ class Dispatcher(threading.Thread):
         for end in (self._wake, self._woken):
             end.setblocking(False)
         self._closing = self._ended = False
-        self._lock = threading.Lock()  # from a thread's last look at the queue to its end
+        self._lock = threading.Lock()  # so that no job is queued after the last look
 
     # -- Called by other threads
 
     def submit(self, jobs: list[Job]) -> bool:
-        """Queue comparisons; False if the thread has ended, so that nobody would make them."""
+        """Queue comparisons; returns False, and queues none, if the thread has ended."""
         with self._lock:
             if self._ended:
                 return False
@@ -91,21 +109,21 @@ class Dispatcher(threading.Thread):
         return True
 
     def close(self) -> None:
-        """End workers and thread."""
+        """End the workers and the thread."""
         self._closing = True
         self._ring()
         self.join()
 
     def forget(self) -> None:
-        """After a fork, in the child: let go of what belongs to the parent."""
+        """Close in the child of a fork what belongs to the parent."""
         for end in (self._wake, self._woken, self._control, *(w.connection for w in self._workers)):
             if end is not None:
                 end.close()
         if self._server is not None:
-            self._server.returncode = 0  # the parent's to wait for
+            self._server.returncode = 0  # only the parent can wait for it
 
     def pids(self) -> list[int]:
-        """The processes alive: the server, then the workers."""
+        """The pids of the live processes: first the server, then the workers."""
         return [p.pid for p in (self._server, *self._workers) if p is not None]
 
     def _ring(self) -> None:
@@ -115,11 +133,11 @@ class Dispatcher(threading.Thread):
     # -- The thread
 
     def run(self) -> None:
-        """Serve until closed; what cannot be mended is raised to all who wait."""
+        """Serve until closed; an error that ends the thread is raised in all waiting futures."""
         try:
             while not self._closing:
                 self._serve()
-        except BaseException as error:  # noqa: BLE001 - nobody may wait for ever
+        except BaseException as error:  # noqa: BLE001 - no future may stay without a result
             self._fail(error)
         finally:
             self._stop_server()
@@ -128,7 +146,7 @@ class Dispatcher(threading.Thread):
             self._fail(DAPOError("the pool of grading workers was closed"))
 
     def _serve(self) -> None:
-        """One turn: hand out, wait, collect."""
+        """One turn: hand out jobs, wait for a result or a clock, collect."""
         self._hand_out()
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
@@ -158,17 +176,22 @@ class Dispatcher(threading.Thread):
 
     def _give(self, worker: _Worker, job: Job) -> None:
         worker.job, worker.started = job, time.monotonic()
-        with contextlib.suppress(OSError):  # if it has died, collecting finds out
+        with contextlib.suppress(OSError):
+            worker.cpu_started = _cpu_clock(worker.pid)
+        with contextlib.suppress(OSError):  # `_collect` notices that a worker has died
             worker.connection.sendall(LENGTH.pack(len(job.request)) + job.request)
 
     def _patience_left(self) -> float | None:
-        """Seconds until a clock runs out; None if none runs."""
-        ends = [
-            worker.started + (self._limits[1] if worker.slow else min(PATIENCE, self._limits[1]))
+        """Seconds until the next clock can run out; None if none runs."""
+        now = time.monotonic()
+        left = [
+            worker.started + self._limits[1] - now
+            if worker.slow
+            else self._quick - (worker.cpu_used() or 0.0)
             for worker in self._workers
             if worker.job is not None
         ]
-        return max(0.0, min(ends) - time.monotonic()) if ends else None
+        return max(0.001, min(left)) if left else None
 
     def _collect(self, worker: _Worker) -> None:
         try:
@@ -181,23 +204,29 @@ class Dispatcher(threading.Thread):
             if worker.slow or verdict == OVER_LIMIT:
                 self._dismiss(worker)
             return
-        self._dismiss(worker)  # it died
+        self._dismiss(worker)  # the worker died
         if job is not None:
             job.attempts += 1
             if job.attempts > 1:
                 job.future.set_result("timed_out")
-            else:  # perhaps no fault of the job's
+            else:  # the job may not be the cause
                 self._fresh.appendleft(job)
 
     def _check_clocks(self) -> None:
+        """End what is beyond the limits, and move what is slow out of the way.
+
+        A comparison first gets `PATIENCE` seconds of CPU time, however long they take on a
+        busy machine: a process that the machine starves is no reason for a verdict. Then it
+        is slow, and from there on the wall clock decides.
+        """
         now = time.monotonic()
         for worker in [w for w in self._workers if w.job is not None]:
-            job, elapsed = worker.job, now - worker.started
+            job, elapsed, used = worker.job, now - worker.started, worker.cpu_used()
             assert job is not None  # noqa: S101 - just selected
-            if elapsed >= self._limits[1]:
+            if elapsed >= self._limits[1] * (1 if worker.slow else STARVED):
                 self._dismiss(worker)
                 job.future.set_result("timed_out")
-            elif elapsed >= PATIENCE and not worker.slow:
+            elif not worker.slow and used is not None and used >= self._quick:
                 if sum(w.slow for w in self._workers) < LANES:
                     self._slow_down(worker)
                 else:
@@ -205,14 +234,14 @@ class Dispatcher(threading.Thread):
                     self._late.append(job)
 
     def _slow_down(self, worker: _Worker) -> None:
-        worker.slow = True
+        worker.slow, worker.started = True, time.monotonic()
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, worker.pid, 19)
 
     # -- Processes
 
     def _hire(self) -> _Worker:
-        """A new worker; if the server has died, of a new server."""
+        """Get a new worker, from a new server if the old one has died."""
         for _ in range(2):
             if self._control is None:
                 self._start_server()
@@ -229,7 +258,7 @@ class Dispatcher(threading.Thread):
         raise DAPOError("the process that grading workers come from has died twice")
 
     def _dismiss(self, worker: _Worker) -> None:
-        """Kill a worker and bury it."""
+        """Kill a worker; the server reaps it."""
         if worker in self._workers:
             self._workers.remove(worker)
         worker.connection.close()

@@ -1,14 +1,14 @@
 """The process from which the workers of a `WorkerPool` are forked, and the workers.
 
-Run as a script, and so it starts bare: none of the trainer's modules, threads, devices or
-open files. Having loaded what a comparison needs, it forks a worker in milliseconds, so
-that killing a hung one costs next to nothing. When its parent ends, it and all workers do.
+It runs as a script of its own and so has none of the trainer's modules, threads, devices or
+open files. It loads what a comparison needs once and then forks a worker in milliseconds,
+so that killing a worker that hangs costs little. It ends with its parent, and ends all workers.
 
     python -P pool_server.py CONTROL_FD SECONDS MEMORY_MIB
 
 On the control socket, `F` with a socket asks for a worker on it and `B` for the death of
-the worker whose pid (8 bytes) follows; each is answered by that pid. A worker gets requests
-(4 bytes of length, then two trees as JSON) and answers each with one byte.
+the worker whose pid (8 bytes) follows; the server answers each with that pid. A worker
+receives requests (4 bytes of length, then two trees as JSON) and answers each with one byte.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _fork(control: socket.socket, descriptor: int, seconds: float, memory: int) 
 
 
 def _kill(pid: int) -> None:
-    """End a worker and bury it; until then its pid is nobody else's."""
+    """End a worker and reap it; until it is reaped, no other process can get its pid."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -99,7 +99,7 @@ def _work(connection: socket.socket, seconds: float, memory: int) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     _limit(resource.RLIMIT_AS, memory)
     while head := _read(connection, LENGTH.size):
-        # Should nobody be left to kill this process, the kernel does.
+        # If no process is left to kill this one, the kernel does.
         _limit(resource.RLIMIT_CPU, math.ceil(time_used() + seconds) + 1)
         verdict = _judge(_read(connection, *LENGTH.unpack(head)))
         with contextlib.suppress(OSError):
@@ -139,7 +139,7 @@ def _judge(request: bytes) -> bytes:
         return SAME if equal(answer, gold, _arithmetic()) else DIFFERENT
     except (MemoryError, OverflowError):
         return OVER_LIMIT
-    except Exception:  # noqa: BLE001 - whatever it is, the answer has no value
+    except Exception:  # noqa: BLE001 - an expression that raises has no value
         return DIFFERENT
 
 

@@ -10,10 +10,17 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
-from rllib_dapo.rewards.grading.construct import UnreadableError, negated, over, scalar, times
 from rllib_dapo.rewards.grading.literals import TooLargeError
 from rllib_dapo.rewards.grading.tokens import FUNCTIONS, GREEK, Token
-from rllib_dapo.rewards.grading.trees import Tree, kind
+from rllib_dapo.rewards.grading.trees import (
+    Tree,
+    UnreadableError,
+    kind,
+    negated,
+    over,
+    scalar,
+    times,
+)
 
 MAX_DEPTH: Final = 20
 """Deepest nesting read; each level is about a dozen frames of Python's stack."""

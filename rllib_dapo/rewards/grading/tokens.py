@@ -1,4 +1,4 @@
-r"""Cut a mathematical text, LaTeX or plain, into the tokens that `math_parser` reads.
+r"""Cut a mathematical text, LaTeX or plain, into the tokens that `parser` reads.
 
 `\sqrt2 \cdot x`, `√2·x` and `sqrt(2)*x` come out alike but for their parentheses.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from rllib_dapo.rewards.grading.construct import UnreadableError
 from rllib_dapo.rewards.grading.literals import MAX_DIGITS, TooLargeError, thousands
 from rllib_dapo.rewards.grading.normalize import fraction_signs, without_layout
+from rllib_dapo.rewards.grading.trees import UnreadableError
 from rllib_dapo.rewards.grading.units import canonical_unit
 
 MAX_TOKENS: Final = 600
