@@ -201,8 +201,3 @@ class TokenBatch:
     def sequence_ids(self) -> IntArray:
         """int64[sum(completion_lengths)], which sequence (0 … B-1) a completion token is of."""
         return np.repeat(np.arange(len(self)), self.completion_lengths)
-
-    @property
-    def num_loss_tokens(self) -> int:
-        """Completion tokens kept in the loss: the denominator of Eq. 12."""
-        return int(self.completion_lengths[self.loss_mask].sum())

@@ -18,8 +18,8 @@ from rllib_dapo import metrics
 from rllib_dapo.algorithm.config import DAPOBaseConfig
 from rllib_dapo.algorithm.weight_sync.runner_weights import RunnerWeights
 from rllib_dapo.errors import TrainingError
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.learner.learner_group import DAPOLearnerGroup, engine_weights_withheld
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
 from rllib_dapo.learner.rl_module import DAPOTorchRLModule
 from rllib_dapo.learner.torch_learner import DAPOTorchLearner
 from rllib_dapo.model.batching import split_for_ranks

@@ -20,7 +20,7 @@ from ray.rllib.utils.actor_manager import RemoteCallResults
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from rllib_dapo.errors import TrainingError
-from rllib_dapo.model.collectives import is_first
+from rllib_dapo.model.sharding import is_first
 
 _LEFT_TO_THE_LEARNERS = "left to the learners"
 _EACH = "dapo each learner"

@@ -21,8 +21,8 @@ from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
+from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
-from rllib_dapo.model.threads import use_threads
 from rllib_dapo.rewards.composition import RewardComposer
 from rllib_dapo.rollout.actor_restart import tried_again
 from rllib_dapo.rollout.answer_pipeline import Answered, AnswerPipeline

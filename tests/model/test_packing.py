@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from strategies import examples, make_batch, rows_of, token_batches
 
 from rllib_dapo.errors import SettingError, TrainingError
-from rllib_dapo.model.attention_buckets import attention_buckets
 from rllib_dapo.model.batching import concatenate, pad_rows, select
+from rllib_dapo.model.packed_layout import attention_buckets
 from rllib_dapo.model.packing import distinct_prompts, pack, pack_rows, pack_shared
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=40).map(lambda x: np.array(x, np.int64))
