@@ -176,12 +176,12 @@ def _end_to_end(
     if index.gather is not None:
         q, k, v = (x.index_select(0, index.gather) for x in (q, k, v))
     starts, longest = index.starts, index.longest
-    attended = varlen_attn(
+    attended: Any = varlen_attn(
         q, k, v, starts, starts, longest, longest,
         scale=scaling, window_size=(-1, 0), enable_gqa=True,
     )  # fmt: skip
-    assert isinstance(attended, Tensor)  # no auxiliary output was asked for
-    return attended if index.scatter is None else attended.index_select(0, index.scatter)
+    result: Tensor = attended if index.scatter is None else attended.index_select(0, index.scatter)
+    return result
 
 
 def _half_precision(q: Tensor, v: Tensor) -> bool:
