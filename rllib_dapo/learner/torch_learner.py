@@ -69,7 +69,8 @@ class UpdateState:
 
     def on_policy(self, batch: TokenBatch) -> BoolArray:
         """Return bool[T], which completion tokens were sampled by this version."""
-        return batch.weights_versions == self.version
+        same: BoolArray = batch.weights_versions == self.version
+        return same
 
 
 class DAPOTorchLearner(DistributedTorchLearner):
