@@ -128,7 +128,7 @@ def make_step(
     """A learner, and a function that lets it do one optimizer step on the batch."""
     from rllib_dapo import DAPOConfig
     from rllib_dapo.envs.make import make_env
-    from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+    from rllib_dapo.learner.batch_io import to_multi_agent_batch
 
     env = "rllib_dapo/Arithmetic-v0"
     config = (

@@ -206,8 +206,3 @@ class TokenBatch:
     def sequence_ids(self) -> IntArray:
         """int64[sum(completion_lengths)], the sequence (0 … B-1) of each completion token."""
         return np.repeat(np.arange(len(self)), self.completion_lengths)
-
-    @property
-    def num_loss_tokens(self) -> int:
-        """The number of completion tokens kept in the loss: the denominator of Eq. 12."""
-        return int(self.completion_lengths[self.loss_mask].sum())

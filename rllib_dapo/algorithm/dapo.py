@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
@@ -18,8 +19,8 @@ from rllib_dapo import metrics
 from rllib_dapo.algorithm.config import DAPOBaseConfig
 from rllib_dapo.algorithm.weight_sync.runner_weights import RunnerWeights
 from rllib_dapo.errors import TrainingError
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.learner.learner_group import DAPOLearnerGroup, engine_weights_withheld
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
 from rllib_dapo.learner.rl_module import DAPOTorchRLModule
 from rllib_dapo.learner.torch_learner import DAPOTorchLearner
 from rllib_dapo.model.batching import split_for_ranks
@@ -335,10 +336,29 @@ class DAPO(Algorithm):
         if COMPONENT_LEARNER_GROUP in state:
             self._sync()
 
-    def save_to_path(self, *args: Any, **kwargs: Any) -> str:
-        """RLlib's checkpoint; the learners write theirs themselves."""
-        with self.learner_group.saving_in_place():
-            return str(super().save_to_path(*args, **kwargs))
+    def save_to_path(
+        self,
+        path: str | Path | None = None,
+        *,
+        state: dict[str, Any] | None = None,
+        filesystem: Any = None,
+        use_msgpack: bool = False,
+    ) -> str:
+        """Write RLlib's checkpoint; remote learners write their own part of it.
+
+        RLlib would fetch the learners' state and hand it back for saving. Weights and two
+        moments of a large model do not fit into this process.
+        """
+        settings = {"filesystem": filesystem, "use_msgpack": use_msgpack}
+        if state is not None or self.learner_group.is_local:
+            return str(super().save_to_path(path, state=state, **settings))
+        parts = [name for name, _ in self.get_checkpointable_components()]
+        state = self.get_state(not_components=parts)
+        for name in set(parts) - {COMPONENT_LEARNER_GROUP}:
+            state[name] = self.get_state(components=name)[name]
+        saved = str(super().save_to_path(path, state=state, **settings))
+        self.learner_group.save_to_path(f"{path or saved}/{COMPONENT_LEARNER_GROUP}", **settings)
+        return saved
 
     def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
         """RLlib's restore, then the weights into the engines, whatever their version."""

@@ -1,1 +1,1 @@
-"""The update: learner, learner group, micro-batches, learning-rate schedule."""
+"""The update: the learners, what a batch needs before it, and the learning-rate schedule."""

@@ -1,4 +1,4 @@
-"""The learners of a run, whose state may lie in all of them."""
+"""The group of a run's learners, which ends with the first learner that is lost."""
 
 from __future__ import annotations
 
@@ -20,84 +20,95 @@ from ray.rllib.utils.actor_manager import RemoteCallResults
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from rllib_dapo.errors import TrainingError
-from rllib_dapo.model.collectives import is_first
+from rllib_dapo.model.sharding import is_first
 
-_LEFT_TO_THE_LEARNERS = "left to the learners"
-_EACH = "dapo each learner"
-# How long a death may go unnoticed; what is complete is returned at once.
-_BEAT_SECONDS = 0.5
+# The tag of `foreach_learner`'s calls, which tells their results from those of `update`.
+_FOREACH = "foreach_learner"
+# The longest time that a death stays unnoticed; complete results are returned at once.
+_POLL_SECONDS = 0.5
 _DEATH_SECONDS = 3.0
 
-
-_withheld: ContextVar[bool] = ContextVar("weights withheld", default=False)
+_WITHHELD: ContextVar[bool] = ContextVar("engine weights are withheld", default=False)
 
 
 @contextmanager
 def engine_weights_withheld() -> Iterator[None]:
-    """Within, no group hands out weights for engines.
+    """Let learner groups answer requests for engine weights without weights, in this context.
 
-    RLlib asks for them when it builds and restores an algorithm, whole and through the
-    driver's memory. Ours go to the engines by `weight_sync`.
+    When RLlib builds or restores an algorithm, it asks for whole weights, through the driver's
+    memory, to send them to the runners. Ours reach the engines by `weight_sync` instead.
     """
-    token = _withheld.set(True)
+    token = _WITHHELD.set(True)
     try:
         yield
     finally:
-        _withheld.reset(token)
+        _WITHHELD.reset(token)
 
 
 class DAPOLearnerGroup(LearnerGroup):
-    """RLlib's group, with states that are gathered from all learners.
+    """RLlib's group, with calls that reach all learners or raise.
 
-    To gather the slices of a sharded model is a collective call. RLlib asks one learner for
-    the state, which would wait for the others for ever; this group asks all of them and
-    takes what the first returns. It also raises what a learner raised while it took or
-    saved a state; RLlib passes over that.
+    Learners compute together: gathering the slices of a sharded model, for instance, is a
+    collective call. RLlib asks one learner for the state, which would wait for the others for
+    ever; this group asks all of them and takes what rank 0 returns. It also raises what a
+    learner raised while it took or saved a state, which RLlib ignores.
 
-    A learner that dies ends the run, and at once: RLlib would wait for the others, which wait
-    for the dead one, and later go on without it and without its share of the batch.
+    A learner that dies ends the run at once. RLlib would wait for the others, which wait for
+    the dead one, and later continue without it and without its share of the batch.
     """
 
-    _saving_in_place = False
-
     def update(self, **kwargs: Any) -> list[Any]:
-        """RLlib's update; see there for the arguments.
+        """Update all learners; the arguments are those of RLlib's method.
 
         Raises:
             TrainingError: a learner is lost.
         """
         if self.is_local:
             return list(super().update(**kwargs))
-        self._check_that_all_are_there()
-        super().update(async_update=True, **kwargs)  # this only sends
+        self._check_that_none_is_lost()
+        super().update(async_update=True, **kwargs)  # This only sends the batches.
         return [result.get() for result in self._wait_for_all(None)]
 
-    def foreach_learner(self, func: Callable[[Any], Any], **kwargs: Any) -> Any:
-        """RLlib's call to the learners; with arguments for `func` alone it is all or none.
+    def foreach_learner(self, func: Callable[..., Any], **kwargs: Any) -> Any:
+        """Call a function with every learner, in its process, all at the same time.
+
+        Args:
+            func: is called with the learner and `kwargs`.
+            **kwargs: RLlib's options that choose some of the learners, or a time after which
+                they are no longer waited for, are refused: learners that compute together
+                would wait for the others.
+
+        Returns:
+            RLlib's results, by rank.
 
         Raises:
             TrainingError: a learner is lost.
+            TypeError: an option of RLlib is given.
         """
-        if self.is_local or kwargs:
+        options = {"healthy_only", "remote_actor_ids", "timeout_seconds", "return_obj_refs",
+                   "mark_healthy"}  # fmt: skip
+        if given := sorted(options & kwargs.keys()):
+            raise TypeError(f"foreach_learner calls all learners and waits: leave out {given}")
+        if self.is_local:
             return super().foreach_learner(func, **kwargs)
-        self._check_that_all_are_there()
-        self._worker_manager.foreach_actor_async(func, tag=_EACH)
-        return self._wait_for_all(_EACH)
+        self._check_that_none_is_lost()
+        self._worker_manager.foreach_actor_async(partial(func, **kwargs), tag=_FOREACH)
+        return self._wait_for_all(_FOREACH)
+
+    # -- State --------------------------------------------------------------------------------
 
     def get_state(
         self, components: Any = None, *, not_components: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """The whole state, as one learner that is not sharded would have it.
+        """Return the whole state, which is the same for sharded and unsharded learners.
 
         Raises:
             TrainingError: a learner is lost.
         """
         if not self._check_component(COMPONENT_LEARNER, components, not_components):
             return {}
-        if kwargs.get("inference_only") and _withheld.get():
+        if kwargs.get("inference_only") and _WITHHELD.get():
             return {COMPONENT_LEARNER: {}}
-        if self._saving_in_place:
-            return {COMPONENT_LEARNER: _LEFT_TO_THE_LEARNERS}
         if not (self.is_remote and self.config.shard_model):
             return dict(super().get_state(components, not_components=not_components, **kwargs))
         wanted = self._get_subcomponents(COMPONENT_LEARNER, components)
@@ -111,7 +122,11 @@ class DAPOLearnerGroup(LearnerGroup):
         return {COMPONENT_LEARNER: state}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Give every learner the whole state."""
+        """Give every learner the whole state.
+
+        Raises:
+            TrainingError: a learner is lost, or the state belongs to another model.
+        """
         if self.is_local or COMPONENT_LEARNER not in state:
             super().set_state(state)
             return
@@ -126,16 +141,14 @@ class DAPOLearnerGroup(LearnerGroup):
         filesystem: Any = None,
         use_msgpack: bool = False,
     ) -> str:
-        """RLlib's checkpoint, written by the first learner from what all of them have.
+        """Write RLlib's checkpoint; the first learner writes the state of all learners.
 
-        The state does not pass through this process, unless `state` gives it.
+        The state does not pass through this process, unless `state` is given.
         """
         settings = {"filesystem": filesystem, "use_msgpack": use_msgpack}
-        if state is not None and state.get(COMPONENT_LEARNER) == _LEFT_TO_THE_LEARNERS:
-            state = None
         if self.is_local or state is not None:
             return str(super().save_to_path(path, state=state, **settings))
-        # The group's own files; it has no state beside the learners'.
+        # These are the group's own files. It has no state beside the learners'.
         saved = str(super().save_to_path(path, state={}, **settings))
         if filesystem is None and path is not None:
             filesystem, _ = pyarrow.fs.FileSystem.from_uri(str(path))
@@ -162,35 +175,25 @@ class DAPOLearnerGroup(LearnerGroup):
             sync_dir_between_nodes(node, folder, driver, str(path))
             self._on_all_learners(partial(_remove, folder=folder))
 
-    @contextmanager
-    def saving_in_place(self) -> Iterator[None]:
-        """Within, `get_state()` returns a note that `save_to_path` understands.
-
-        `Algorithm.save_to_path` fetches the state and hands it back for saving. Weights and
-        two moments of a large model do not fit through there.
-        """
-        self._saving_in_place = self.is_remote
-        try:
-            yield
-        finally:
-            self._saving_in_place = False
+    # -- Calls to all learners ----------------------------------------------------------------
 
     def _on_all_learners(self, function: Callable[[Any], Any]) -> list[Any]:
-        """What each learner returned, by rank."""
+        """Return what each learner returned, by rank."""
         return list(self._get_results(self.foreach_learner(function)))
 
-    def _check_that_all_are_there(self) -> None:
-        if (there := self._worker_manager.num_healthy_actors()) < len(self):
-            self._give_up(f"{len(self) - there} were lost before")
+    def _check_that_none_is_lost(self) -> None:
+        if (healthy := self._worker_manager.num_healthy_actors()) < len(self):
+            self._give_up(f"{len(self) - healthy} were lost before")
 
     def _wait_for_all(self, tag: str | None) -> RemoteCallResults:
-        """The results of a call to all, by rank; gives up with the first that is lost."""
+        """Return the results of a call to all, by rank; give up with the first that is lost."""
         by_rank: dict[int, Any] = {}
         while len(by_rank) < len(self):
-            done, failures = self._fetch(tag, _BEAT_SECONDS)
+            done, failures = self._fetch(tag, _POLL_SECONDS)
             by_rank |= done
             if failures:
-                # One whose partner died in a collective call may say so before Ray does.
+                # A learner whose partner died in a collective call may report its error before
+                # Ray reports the death.
                 failures |= self._fetch(tag, _DEATH_SECONDS)[1]
                 self._give_up_for(failures)
         results = RemoteCallResults()
@@ -198,7 +201,7 @@ class DAPOLearnerGroup(LearnerGroup):
         return results
 
     def _fetch(self, tag: str | None, seconds: float) -> tuple[dict[int, Any], dict[int, Any]]:
-        """What has come back from a call after a while, by rank: results, and errors."""
+        """Return (results, errors) that came back from a call within a time, by rank."""
         done, failures = {}, {}
         for result in self._worker_manager.fetch_ready_async_reqs(
             tags=[tag], timeout_seconds=seconds
@@ -210,12 +213,12 @@ class DAPOLearnerGroup(LearnerGroup):
         return done, failures
 
     def _give_up_for(self, failures: dict[int, Exception]) -> NoReturn:
-        """Raise that a learner is lost, or else what one raised."""
+        """Raise that a learner is lost, or else what a learner's own code raised."""
         for rank, error in failures.items():
             if not isinstance(error, RayTaskError):
                 self._give_up(f"learner {rank} was lost: {str(error).splitlines()[0]}")
         self._kill_all()
-        raise next(iter(failures.values()))  # of the learner's own code; it says what to do
+        raise next(iter(failures.values()))  # Its message says what to do.
 
     def _kill_all(self) -> None:
         """End all learners, which may be waiting for one another in a collective call."""

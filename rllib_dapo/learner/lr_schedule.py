@@ -15,7 +15,7 @@ def learning_rate_factor(
     decay_steps: int | None = None,
     end_factor: float = 0.0,
 ) -> float:
-    """What `lr` is multiplied by in a rollout step: linear warm-up, then the schedule.
+    """Return the factor of `lr` in a rollout step: linear warm-up, then the schedule.
 
     ```
     (s + 1) / W                                             s < W
@@ -24,18 +24,18 @@ def learning_rate_factor(
     f                                                       cosine, s > D
     ```
 
-    Warm-up as in the paper (arXiv 2503.14476, Section 4.1: 20 rollout steps), which goes on
-    constant; the cosine is that of arXiv 1608.03983, Eq. 5, without restarts.
+    The paper (arXiv 2503.14476, Section 4.1) warms up for 20 rollout steps and stays constant
+    then. The cosine is that of arXiv 1608.03983, Eq. 5, without restarts.
 
     Args:
-        step: s, rollout steps (calls of `Learner.update`) done before this one.
-        warmup: W, rollout steps; 0 for none. Step W − 1 is the first at the full rate.
-        schedule: what follows.
-        decay_steps: D > W, the step from which on the factor is f; for `cosine` only.
+        step: s, the number of rollout steps (calls of `Learner.update`) before this one.
+        warmup: W, rollout steps; 0 for no warm-up. Step W − 1 is the first at the full rate.
+        schedule: the schedule after the warm-up.
+        decay_steps: D > W, the first step at which the factor is f; for `cosine` only.
         end_factor: f, from 0 to 1; for `cosine` only.
 
     Returns:
-        From 0 to 1; 0 only where f is 0.
+        A number from 0 to 1, which is 0 only where f is 0.
     """
     if step < warmup:
         return (step + 1) / warmup

@@ -1,18 +1,20 @@
-"""Means over tokens, exact over micro-batches, minibatches and learners.
+"""Means over tokens that do not depend on the split into micro-batches and learners.
 
-A mean of means would weigh a short micro-batch like a long one. Everything is kept as sums
-and counts, added up over the learners, and divided once. The keys are described in
+A mean of means would weigh a short micro-batch like a long one. So sums and counts are
+collected, added up over the learners, and divided once. The keys are described in
 `metrics.LEARNER_METRICS`.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from rllib_dapo.learner.behaviour import Recomputed
+from rllib_dapo.learner.distributed_learner import Collectives
+from rllib_dapo.learner.preparation import Recomputed
 from rllib_dapo.losses.policy_loss import TokenObjective
-from rllib_dapo.model.collectives import Collectives
 from rllib_dapo.types import TokenBatch
 
 _TOKEN_SUMS = (
@@ -24,26 +26,25 @@ _SUMS = (
     "recomputed", "truncated", "masked",
 )  # fmt: skip
 _STEP_SUMS = ("loss", "grad_norm", "updates", "updates_skipped")
-# Bins of the gap's logarithm, for its quantile: 50 a decade (a bin is 4.7% wide).
+# The quantile of the gap comes from a histogram of its logarithm: with 50 bins a decade, a bin
+# is 4.7% wide.
 _GAP_DECADES, _BINS_PER_DECADE = (-9, 3), 50
 
 
 class UpdateMetrics:
-    """Collects the numbers of one call of `Learner.update`."""
+    """Collects the metrics of one call of `Learner.update`.
+
+    Args:
+        device: the device of the tensors that are added.
+    """
 
     def __init__(self, device: torch.device | str) -> None:
-        self._device = device
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self._sums = {
-            name: torch.zeros((), dtype=torch.float64, device=self._device) for name in _SUMS
-        }
+        options: Any = {"dtype": torch.float64, "device": device}
+        self._sums = {name: torch.zeros((), **options) for name in _SUMS}
         self._steps = dict.fromkeys(_STEP_SUMS, 0.0)
-        self._gap_max = torch.zeros((), dtype=torch.float64, device=self._device)
+        self._gap_max = torch.zeros((), **options)
         bins = (_GAP_DECADES[1] - _GAP_DECADES[0]) * _BINS_PER_DECADE
-        self._gap_bins = torch.zeros(bins, dtype=torch.float64, device=self._device)
+        self._gap_bins = torch.zeros(bins, **options)
 
     @torch.no_grad()
     def add_tokens(
@@ -56,8 +57,8 @@ class UpdateMetrics:
     ) -> None:
         """Add one micro-batch; all tensors are [T].
 
-        `unchanged` (bool, or None for none) says which tokens were sampled by the very
-        weights that the learner has now: what differs there is only the arithmetic.
+        `unchanged` (bool, or None for no token) says which tokens were sampled by the weights
+        that the learner has now, so that a difference there is due to arithmetic alone.
         """
         kept, clipped = tokens.kept, tokens.clipped
         log_ratio = tokens.log_ratio[kept]
@@ -73,7 +74,7 @@ class UpdateMetrics:
             self.add_gaps(log_ratio[unchanged[kept]].abs())
 
     def add_gaps(self, gaps: Tensor) -> None:
-        """Add |engine - learner| log-probabilities of tokens, float[n]."""
+        """Add the gaps |log π_engine − log π_learner| of tokens, float[n], nats."""
         if not len(gaps):
             return
         gaps = gaps.double()
@@ -85,13 +86,13 @@ class UpdateMetrics:
         self._gap_bins += torch.histc(decades, len(self._gap_bins), low, high)
 
     def add_recomputed(self, recomputed: Recomputed) -> None:
-        """Add how many tokens the correction for the engine's arithmetic touched."""
+        """Add the numbers of tokens that importance weights truncated or masked."""
         self._sums["recomputed"] += recomputed.tokens
         self._sums["truncated"] += recomputed.truncated
         self._sums["masked"] += recomputed.masked
 
     def add_minibatch(self, minibatch: TokenBatch, kept_tokens: int) -> None:
-        """Add the counts of one minibatch; `kept_tokens` of it are in the loss."""
+        """Add the counts of one minibatch, of which `kept_tokens` tokens are in the loss."""
         self._sums["kept"] += kept_tokens
         self._sums["completions"] += int(minibatch.completion_lengths.sum())
         self._sums["all_tokens"] += int(minibatch.lengths.sum())
@@ -105,20 +106,18 @@ class UpdateMetrics:
         self._steps["loss"] += float(loss)
         self._steps["grad_norm"] += float(grad_norm)
 
-    def result(self, together: Collectives, seconds: float) -> dict[str, float]:
-        """The metrics by key; a collective call.
+    def result(self, collectives: Collectives, seconds: float) -> dict[str, float]:
+        """Return the metrics by key; a collective call.
 
         Args:
-            together: the learners of the run.
+            collectives: the learners of the run.
             seconds: duration of the update.
         """
-        sums = together.sum(torch.stack([self._sums[name] for name in _SUMS]))
-        gap_bins = together.sum(self._gap_bins.clone())
-        gap_max = together.max(self._gap_max.clone())
-        # Each learner has its share of the loss, and the norm of the whole gradient.
-        loss = together.sum(
-            torch.tensor(self._steps["loss"], dtype=torch.float64, device=self._device)
-        )
+        sums = collectives.sum(torch.stack([self._sums[name] for name in _SUMS]))
+        gap_bins = collectives.sum(self._gap_bins.clone())
+        gap_max = collectives.max(self._gap_max.clone())
+        # Each learner has its share of the loss, but the norm of the whole gradient.
+        loss = collectives.sum(torch.full_like(self._gap_max, self._steps["loss"]))
         total = dict(zip(_SUMS, sums.tolist(), strict=True))
         tokens, updates = max(total["tokens"], 1.0), max(self._steps["updates"], 1.0)
         recomputed = max(total["recomputed"], 1.0)
@@ -141,9 +140,9 @@ class UpdateMetrics:
 
 
 def _quantile(bins: Tensor, share: float) -> float:
-    """The upper edge of the bin below which `share` of the gaps lie; 0 without any."""
+    """Return the upper edge of the bin that holds the quantile; 0 without any gap."""
     counts = bins.cumsum(0)
     if not counts[-1]:
         return 0.0
-    place = int(torch.searchsorted(counts, share * counts[-1]))
-    return float(10.0 ** (_GAP_DECADES[0] + (place + 1) / _BINS_PER_DECADE))
+    number = int(torch.searchsorted(counts, share * counts[-1]))
+    return float(10.0 ** (_GAP_DECADES[0] + (number + 1) / _BINS_PER_DECADE))

@@ -19,10 +19,10 @@ class MicrobatchLayout:
     """Which rows go through the model together, and how they are laid out.
 
     Attributes:
-        max_tokens: at most so many tokens at once; a longer row goes alone.
-        packing: one row without padding, or padded rows.
-        share_prompts: with packing, compute a prompt once for all its answers.
-        pad_id: what padded rows are filled with.
+        max_tokens: the most tokens of one forward pass; a longer row goes alone.
+        packing: True lays rows out end to end, False pads them.
+        share_prompts: with packing, compute a prompt once for all its completions.
+        pad_id: the token that fills padded rows.
     """
 
     max_tokens: int
@@ -31,7 +31,7 @@ class MicrobatchLayout:
     pad_id: int
 
     def split(self, batch: TokenBatch) -> list[IntArray]:
-        """Row numbers of each micro-batch; each row is in exactly one."""
+        """Return the row numbers of each micro-batch; each row is in exactly one."""
         if not self.packing:
             return microbatches(batch.lengths, self.max_tokens)
         if not self.share_prompts:
@@ -44,13 +44,13 @@ class MicrobatchLayout:
         )
 
     def tensors(self, rows: TokenBatch, device: torch.device | str) -> dict[str, Any]:
-        """What the RLModule and the loss read of one micro-batch.
+        """Return what the RLModule and the loss read of one micro-batch.
 
         Returns:
-            `model_inputs`, keyword arguments of the language model; int64[T] `predictors`
-            and `targets` (`ops.batching.PaddedRows`); float32[T] `old_logprobs`,
+            `model_inputs`, all arguments of the language model; int64[T] `predictors` and
+            `targets` (`model.batching.PaddedRows`); float32[T] `old_logprobs`,
             `importance_weights`, `reference_logprobs` and `advantages`; int64[T]
-            `sequence_ids` and their number, `num_sequences`.
+            `sequence_ids`; and the number of sequences, `num_sequences`.
         """
         lengths = rows.completion_lengths
         layout: PackedRows | PaddedRows
@@ -59,7 +59,7 @@ class MicrobatchLayout:
             inputs = packed_inputs(layout, device)
         else:
             layout = pad_rows(rows, self.pad_id)
-            inputs = padded_inputs(layout, device)
+            inputs = _padded_inputs(layout, device)
         arrays = {
             "predictors": layout.predictors,
             "targets": layout.targets,
@@ -76,8 +76,8 @@ class MicrobatchLayout:
         }
 
 
-def padded_inputs(padded: PaddedRows, device: torch.device | str) -> dict[str, Any]:
-    """All arguments of the language model for padded rows."""
+def _padded_inputs(padded: PaddedRows, device: torch.device | str) -> dict[str, Any]:
+    """Return all arguments of the language model for padded rows."""
     arrays = {
         "input_ids": padded.input_ids,
         "attention_mask": padded.attention_mask,

@@ -4,16 +4,17 @@
                --minibatches--> one optimizer step each
                --MicrobatchLayout--> forward, loss, backward; gradients add up
 
-The loss weights are made from the global minibatch (all micro-batches of all learners), so
-no split changes the gradient. RLlib's loop, optimizer registry, state and metrics are used
-as they are; its minibatch iterator is not, since it repeats rows to fill the last minibatch.
+The loss weights are computed from the global minibatch (all micro-batches of all learners),
+so no split changes the gradient. RLlib's loop, optimizer registry, state and metrics are used
+unchanged. Its minibatch iterator is not used, because it repeats rows to fill the last
+minibatch.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +26,51 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch
 from torch import Tensor
 
 from rllib_dapo.errors import TrainingError
-from rllib_dapo.learner.batch_file import save_token_batch
-from rllib_dapo.learner.behaviour import drop_unusable, recompute
+from rllib_dapo.learner.batch_io import (
+    from_multi_agent_batch,
+    save_token_batch,
+    to_multi_agent_batch,
+)
 from rllib_dapo.learner.distributed_learner import DistributedTorchLearner
 from rllib_dapo.learner.lr_schedule import learning_rate_factor
 from rllib_dapo.learner.metrics import UpdateMetrics
 from rllib_dapo.learner.microbatch import MicrobatchLayout
-from rllib_dapo.learner.reference_policy import ReferencePolicy
-from rllib_dapo.learner.rl_batch import from_multi_agent_batch, to_multi_agent_batch
+from rllib_dapo.learner.preparation import ReferencePolicy, drop_unusable, recompute
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights
 from rllib_dapo.losses.objective import weighted_loss
 from rllib_dapo.losses.policy_loss import token_objective
 from rllib_dapo.model.batching import idle_row, minibatches, ragged_indices, select
+from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import model_facts
 from rllib_dapo.model.sharding import clip_gradient_norm
-from rllib_dapo.model.threads import use_threads
-from rllib_dapo.types import FloatArray, IntArray, TokenBatch
+from rllib_dapo.settings.run import RunSettings
+from rllib_dapo.types import BoolArray, FloatArray, IntArray, TokenBatch
 
 Forward = Callable[[dict[str, Any]], dict[str, Tensor]]
 _NO_ROWS = np.zeros(0, np.int64)
+
+
+@dataclass(slots=True)
+class UpdateState:
+    """What one call of `update` passes from one of RLlib's hooks to the next.
+
+    Attributes:
+        version: the version of the weights with which the update begins. The engines sampled
+            with the same version unless a group is stale.
+        metrics: collects the metrics of this update.
+        steps: optimizer steps taken or skipped so far.
+        started: the time when it began, from `time.perf_counter`, seconds.
+    """
+
+    version: int
+    metrics: UpdateMetrics
+    steps: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def on_policy(self, batch: TokenBatch) -> BoolArray:
+        """Return bool[T], which completion tokens were sampled by this version."""
+        same: BoolArray = batch.weights_versions == self.version
+        return same
 
 
 class DAPOTorchLearner(DistributedTorchLearner):
@@ -52,7 +79,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
     # -- Building ---------------------------------------------------------------------------
 
     def build(self) -> None:
-        """Build module and optimizer, and what one update needs beside them."""
+        """Build module and optimizer, the layout of micro-batches and the reference policy."""
         super().build()
         config = self.config
         facts = model_facts(config.language_model, trust_remote_code=config.trust_remote_code)
@@ -62,16 +89,22 @@ class DAPOTorchLearner(DistributedTorchLearner):
             share_prompts=config.share_prompts,
             pad_id=facts.pad_token_id,
         )
-        self._reference = ReferencePolicy(self) if config.kl_coeff else None
-        self._update_metrics = UpdateMetrics(self.device)
+        self._reference = self._make_reference() if config.kl_coeff else None
         self._skipped_in_a_row = 0
-        self._before_first_step = True
-        self._sampling_version = 0
-        self._num_groups = 0
-        self._update_started = 0.0
+        self._begin_update()
 
-    def configure_optimizers_for_module(self, module_id: str, config: Any = None) -> None:
-        """AdamW, with decoupled weight decay on all trained parameters, as in the recipe."""
+    def _make_reference(self) -> ReferencePolicy:
+        if self.config.lora_rank is not None:
+            return ReferencePolicy(adapted=self.module[DEFAULT_MODULE_ID])
+        return ReferencePolicy(frozen=self._make_module()[DEFAULT_MODULE_ID])
+
+    def configure_optimizers_for_module(
+        self, module_id: str, config: RunSettings | None = None
+    ) -> None:
+        """RLlib's hook: AdamW with decoupled weight decay on all trained parameters.
+
+        The paper's recipe does the same.
+        """
         config = config or self.config
         params = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
         optimizer = torch.optim.AdamW(
@@ -84,10 +117,10 @@ class DAPOTorchLearner(DistributedTorchLearner):
     # -- One call of `update` -----------------------------------------------------------------
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Set this rollout step's learning rate.
+        """RLlib's hook: set the learning rate of this rollout step.
 
-        The step is counted by RLlib's own number of update calls, which is part of the
-        learner's state: a restored run goes on in the schedule.
+        RLlib's own number of update calls counts the steps. It is part of the learner's
+        state, so a restored run continues in the schedule.
         """
         config = self.config
         factor = learning_rate_factor(
@@ -100,19 +133,21 @@ class DAPOTorchLearner(DistributedTorchLearner):
         for optimizer in self._optimizer_parameters:
             self._set_optimizer_lr(optimizer, config.lr * factor)
         use_threads(config.learner_cpu_threads)
-        # What the engines were given last carries this number (RLlib counts it up next).
-        self._sampling_version = self._weights_seq_no
-        self._before_first_step = True
-        self._update_metrics.reset()
-        self._update_started = time.perf_counter()
+        self._begin_update()
+
+    def _begin_update(self) -> None:
+        # The weights that were sent to the engines last have this number; RLlib increases it
+        # after the update.
+        self._update_state = UpdateState(self._weights_seq_no, UpdateMetrics(self.device))
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """Report the means over all tokens of all updates and all learners."""
+        """RLlib's hook: report the means over all tokens of all learners."""
         if self.config.colocate and torch.cuda.is_available():
-            torch.cuda.empty_cache()  # the engines that wake up now need the room
+            torch.cuda.empty_cache()  # The engines that wake up now need the memory.
         lr = next(self._get_optimizer_lr(o) for o in self._optimizer_parameters)
-        seconds = time.perf_counter() - self._update_started
-        for key, value in self._update_metrics.result(self._together, seconds).items():
+        state = self._update_state
+        seconds = time.perf_counter() - state.started
+        for key, value in state.metrics.result(self._collectives, seconds).items():
             self.metrics.log_value((DEFAULT_MODULE_ID, key), value, window=1)
         self.metrics.log_value((DEFAULT_MODULE_ID, "lr"), lr, window=1)
 
@@ -125,36 +160,41 @@ class DAPOTorchLearner(DistributedTorchLearner):
         minibatch_size: int | None = None,
         **kwargs: Any,
     ) -> Iterator[MultiAgentBatch]:
-        """Minibatches that take each completion exactly once per epoch.
+        """RLlib's hook: prepare the batch, and cut it into minibatches.
 
-        `num_total_minibatches` is their number per epoch, fixed by the algorithm so that
-        all learners take the same number of steps.
+        Each completion is in exactly one minibatch of an epoch. `num_total_minibatches` is
+        their number per epoch; the algorithm fixes it so that all learners take the same
+        number of steps.
         """
         batch = self._prepare(from_multi_agent_batch(training_data.batch))
-        # One generator per rollout step: a restored run draws what it would have drawn.
+        return self._minibatches(batch, max(num_total_minibatches, 1), num_epochs)
+
+    def _minibatches(
+        self, batch: TokenBatch, steps: int, num_epochs: int
+    ) -> Iterator[MultiAgentBatch]:
+        """Yield the minibatches of all epochs, `steps` per epoch."""
+        # There is one generator per rollout step, so a restored run draws the same numbers.
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
-        steps = max(num_total_minibatches, 1)
         for _ in range(num_epochs):
             parts = minibatches(batch, steps, rng)
-            if self._together.size > 1:  # a learner short of rows still takes part in each step
-                parts += [select(batch, np.zeros(0, np.int64))] * (steps - len(parts))
+            if self._collectives.size > 1:  # A learner short of rows takes part in each step.
+                parts += [select(batch, _NO_ROWS)] * (steps - len(parts))
             for part in parts:
                 yield to_multi_agent_batch(part)
 
     # -- Before the first step ----------------------------------------------------------------
 
     def _prepare(self, batch: TokenBatch) -> TokenBatch:
-        """Fill in what this learner must compute while its weights are those of the rollout."""
+        """Fill in what must be computed before the weights change."""
         batch = drop_unusable(batch)
-        self._num_groups = self._together.largest(int(batch.groups.max(initial=-1)) + 1)
         if self.config.old_logprobs == "learner":
             own = self._logprobs(batch, self.module[DEFAULT_MODULE_ID].forward_train)
             recomputed = recompute(self.config, batch, own)
-            self._update_metrics.add_recomputed(recomputed)
-            kept = np.repeat(batch.loss_mask, batch.completion_lengths)
-            fresh = (batch.weights_versions == self._sampling_version) & kept
-            gaps = np.abs(own - batch.old_logprobs)[fresh]
-            self._update_metrics.add_gaps(torch.from_numpy(gaps).to(self.device))
+            state = self._update_state
+            state.metrics.add_recomputed(recomputed)
+            in_loss = np.repeat(batch.loss_mask, batch.completion_lengths)
+            gaps = np.abs(own - batch.old_logprobs)[state.on_policy(batch) & in_loss]
+            state.metrics.add_gaps(torch.from_numpy(gaps).to(self.device))
             batch = recomputed.batch
         if self._reference is not None:
             logprobs = self._logprobs(batch, self._reference.forward)
@@ -163,7 +203,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
 
     @torch.no_grad()
     def _logprobs(self, batch: TokenBatch, forward: Forward) -> FloatArray:
-        """float32[T], log-probability of each completion token, without gradient."""
+        """Return float32[T], the log-probability of each completion token."""
         logprobs = np.zeros_like(batch.old_logprobs)
         for rows in self._microbatches(batch):
             out = forward(self._layout.tensors(self._part(batch, rows), self.device))
@@ -177,7 +217,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
     def _uncompiled_update(
         self, batch: dict[str, Any], **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
-        """One optimizer step on one minibatch."""
+        """RLlib's hook: one optimizer step on one minibatch."""
         minibatch = from_multi_agent_batch(batch)
         kept = kept_lengths(
             minibatch.completion_lengths, minibatch.loss_mask, minibatch.importance_weights > 0
@@ -189,45 +229,53 @@ class DAPOTorchLearner(DistributedTorchLearner):
         for rows in self._microbatches(minibatch):
             loss += self._backward(minibatch, rows, weights)
         self._sum_gradients_over_learners()
-        self._update_metrics.add_minibatch(minibatch, int(kept.sum()))
+        self._update_state.metrics.add_minibatch(minibatch, int(kept.sum()))
         self._step(loss, minibatch)
         return {}, {DEFAULT_MODULE_ID: loss}, {}
 
     def _microbatches(self, batch: TokenBatch) -> list[IntArray]:
-        """Row numbers of each forward pass, as many as the other learners have if they wait."""
+        """Return the row numbers of each forward pass.
+
+        Where the model is sharded, all learners make the same number of passes, some of them
+        without rows.
+        """
         parts = self._layout.split(batch)
-        if self.config.shard_model:  # each pass gathers weights, which takes all learners
-            passes = self._together.largest(max(len(parts), 1))
+        if self.config.shard_model:  # Each pass gathers weights, which takes all learners.
+            passes = self._collectives.largest(max(len(parts), 1))
             parts += [_NO_ROWS] * (passes - len(parts))
         return parts
 
     def _part(self, batch: TokenBatch, rows: IntArray) -> TokenBatch:
-        """The rows of one forward pass; one that weighs nothing where there are none."""
+        """Return the rows of one forward pass, or an idle row where there are none."""
         return select(batch, rows) if len(rows) else idle_row(self._layout.pad_id)
 
     def _token_weights(self, minibatch: TokenBatch, kept: IntArray) -> FloatArray:
-        """float32[T], the weight in the loss of each completion token, from all learners."""
-        totals = loss_totals(kept, minibatch.groups, self._num_groups)
-        totals = self._together.sum(torch.from_numpy(totals).to(self.device)).cpu().numpy()
+        """Return float32[T], the loss weight of each completion token.
+
+        The denominators are those of the minibatch of all learners.
+        """
+        groups = minibatch.groups
+        num_groups = self._collectives.largest(int(groups.max(initial=-1)) + 1)
+        totals = torch.from_numpy(loss_totals(kept, groups, num_groups)).to(self.device)
         weights = loss_weights(
             self.config.loss_aggregation,
             kept,
-            minibatch.groups,
-            totals,
+            groups,
+            self._collectives.sum(totals).cpu().numpy(),
             max_length=self.config.max_completion_length,
         )
         per_token = np.repeat(weights, minibatch.completion_lengths)
         return np.where(minibatch.importance_weights > 0, per_token, 0.0).astype(np.float32)
 
     def _backward(self, minibatch: TokenBatch, rows: IntArray, weights: FloatArray) -> Tensor:
-        """Forward and backward of one micro-batch; returns its share of the loss."""
+        """Compute forward and backward pass of one micro-batch; return its share of the loss."""
         part = self._part(minibatch, rows)
         own = weights[ragged_indices(minibatch.completion_lengths, rows)]
         own = own if len(rows) else np.zeros(1, np.float32)
-        fresh = part.weights_versions == self._sampling_version
+        on_policy = self._update_state.on_policy(part)
         batch = self._layout.tensors(part, self.device) | {
             "token_weights": torch.from_numpy(own).to(self.device),
-            "on_policy": torch.from_numpy(fresh).to(self.device),
+            "on_policy": torch.from_numpy(on_policy).to(self.device),
         }
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
         loss = self.compute_loss_for_module(
@@ -237,28 +285,46 @@ class DAPOTorchLearner(DistributedTorchLearner):
         return loss.detach()
 
     def compute_loss_for_module(
-        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Tensor]
+        self,
+        *,
+        module_id: str,
+        config: RunSettings,
+        batch: dict[str, Any],
+        fwd_out: dict[str, Tensor],
     ) -> Tensor:
         """RLlib's hook: minus the objective (Eq. 12 with the settings' options) of a micro-batch.
 
         Args:
             module_id: RLlib's; there is one module.
-            config: the DAPO configuration.
-            batch: what `MicrobatchLayout.tensors` made, and per completion token float32[T]
-                `token_weights` (0 takes a token out) and bool[T] `on_policy`, sampled by
-                the weights this update began with.
+            config: the settings of the run.
+            batch: what `MicrobatchLayout.tensors` returned, and for each completion token
+                `token_weights` float32[T] (0 takes a token out) and `on_policy` bool[T],
+                whether the weights with which this update began sampled it.
             fwd_out: what `DAPOTorchRLModule._forward_train` returned.
 
         Returns:
-            A scalar; over all micro-batches of all learners they add up to the loss.
+            A scalar. Over all micro-batches of all learners these add up to the loss.
         """
-        tokens = token_objective(config, batch, fwd_out)
-        compare = self._before_first_step and config.old_logprobs == "engine"
-        self._update_metrics.add_tokens(
+        logprobs, entropy = fwd_out[Columns.ACTION_LOGP], fwd_out["entropy"]
+        tokens = token_objective(
+            config,
+            logprobs=logprobs,
+            entropy=entropy,
+            old_logprobs=batch["old_logprobs"],
+            reference_logprobs=batch["reference_logprobs"],
+            advantages=batch["advantages"],
+            importance_weights=batch["importance_weights"],
+            kept=batch["token_weights"] > 0,
+            sequence_ids=batch["sequence_ids"],
+            num_sequences=batch["num_sequences"],
+        )
+        state = self._update_state
+        measures_gap = config.old_logprobs == "engine" and not state.steps
+        state.metrics.add_tokens(
             tokens,
-            logprobs=fwd_out[Columns.ACTION_LOGP].detach(),
-            entropy=fwd_out["entropy"].detach(),
-            unchanged=batch["on_policy"] if compare else None,
+            logprobs=logprobs.detach(),
+            entropy=entropy.detach(),
+            unchanged=batch["on_policy"] if measures_gap else None,
         )
         return weighted_loss(tokens.objective, batch["token_weights"])
 
@@ -270,10 +336,10 @@ class DAPOTorchLearner(DistributedTorchLearner):
         """
         params = list(self._params.values())
         norm = clip_gradient_norm(params, self.config.grad_clip)
-        # Of one mind, also about a loss that only one learner has.
-        finite = self._together.all(bool(torch.isfinite(norm)) and bool(torch.isfinite(loss)))
-        self._update_metrics.add_step(loss, norm, skipped=not finite)
-        self._before_first_step = False
+        # All learners must agree to step or skip, also where only one of them has a bad loss.
+        finite = self._collectives.all(bool(torch.isfinite(norm)) and bool(torch.isfinite(loss)))
+        self._update_state.metrics.add_step(loss, norm, skipped=not finite)
+        self._update_state.steps += 1
         if finite:
             self._skipped_in_a_row = 0
             for optimizer in self._optimizer_parameters:
@@ -287,11 +353,11 @@ class DAPOTorchLearner(DistributedTorchLearner):
                 f"norm ({float(norm)}) that is not finite (max_skipped_updates="
                 f"{self.config.max_skipped_updates}). Lower `lr`, set `grad_clip`, or look at "
                 f"`engine_gap_max` for a mismatch between engine and learner. The last minibatch "
-                f"is in {path} (rllib_dapo.learner.batch_file.load_token_batch reads it)."
+                f"is in {path} (rllib_dapo.learner.batch_io.load_token_batch reads it)."
             )
 
     def _save_for_inspection(self, minibatch: TokenBatch) -> Path:
         """Write this learner's part of a minibatch into the run's folder."""
         folder = Path(self.config.learner_config_dict.get("failure_dir", "."))
-        rank = torch.distributed.get_rank() if self._together.size > 1 else 0
+        rank = torch.distributed.get_rank() if self._collectives.size > 1 else 0
         return save_token_batch(minibatch, folder / f"non_finite_minibatch_{rank}.npz")

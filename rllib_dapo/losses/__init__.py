@@ -1,1 +1,1 @@
-"""The mathematics of the update as pure functions; torch and numpy only."""
+"""The mathematics of the update as pure functions, with torch and numpy only."""

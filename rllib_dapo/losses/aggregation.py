@@ -1,14 +1,14 @@
-"""How the tokens of a minibatch are averaged: the weight w_i of sequence i's tokens.
+"""How the tokens of a minibatch are averaged: the weight w_i of the tokens of sequence i.
 
     loss = − Σ_i Σ_t  w_i · objective_{i,t}
 
-    kept_lengths  -> |o_i|, the tokens of each completion that are in the loss
-    loss_totals   -> counts of these; totals of parts add up to those of the whole
+    kept_lengths  -> |o_i|, the number of tokens of each completion that are in the loss
+    loss_totals   -> sums of these; the totals of parts add up to those of the whole
     loss_weights  -> w_i, from a part's |o_i| and the totals of the *whole* minibatch
 
-The whole minibatch is that of all micro-batches of all learners. So the losses and
-gradients of any split add up to those of the whole, also where one group's answers are
-in several parts.
+The whole minibatch comprises all micro-batches of all learners. So the losses and gradients
+of any split add up to those of the whole, also where the completions of one group are in
+several parts.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from rllib_dapo.types import BoolArray, IntArray
 def kept_lengths(
     completion_lengths: IntArray, loss_mask: BoolArray, token_mask: BoolArray
 ) -> IntArray:
-    """|o_i|: how many tokens of each completion are in the loss.
+    """Count the tokens of each completion that are in the loss, |o_i|.
 
-    What is masked leaves numerator and denominator alike, as if it had never been sampled.
+    A masked token is in neither numerator nor denominator, as if it had never been sampled.
 
     Args:
         completion_lengths: int64[B], tokens of each completion.
         loss_mask: bool[B], False for completions taken out as a whole.
-        token_mask: bool[sum(completion_lengths)], False for single tokens taken out (those
-            with importance weight 0).
+        token_mask: bool[sum(completion_lengths)], False for single tokens taken out (their
+            importance weight is 0).
 
     Returns:
-        int64[B]; 0 for masked completions and for those without a kept token.
+        int64[B]; 0 for masked completions and for completions without a kept token.
     """
     owner = np.repeat(np.arange(len(completion_lengths)), completion_lengths)
     kept = np.bincount(owner[token_mask], minlength=len(completion_lengths))
@@ -46,19 +46,19 @@ def kept_lengths(
 
 
 def loss_totals(lengths: IntArray, groups: IntArray, num_groups: int) -> IntArray:
-    """The counts that denominators are made of.
+    """Count what the denominators are computed from.
 
-    They are plain counts in fixed places: the totals of micro-batches and of learners
-    add up, element by element, to those of the whole minibatch.
+    The totals of micro-batches and of learners add up, element by element, to those of the
+    whole minibatch.
 
     Args:
         lengths: int64[B], from `kept_lengths`.
         groups: int64[B], which group (0 … num_groups − 1) each sequence belongs to.
-        num_groups: of the whole minibatch, the same for all its parts.
+        num_groups: the number of groups of the whole minibatch, the same for all its parts.
 
     Returns:
-        int64[1 + num_groups]: sequences with a kept token, then the kept tokens of group
-        0, 1, ….
+        int64[1 + num_groups]: the number of sequences with a kept token, then the number of
+        kept tokens of group 0, 1, ….
 
     Raises:
         TrainingError: a group number is not below `num_groups`.
@@ -83,39 +83,41 @@ def loss_weights(
     *,
     max_length: int,
 ) -> npt.NDArray[np.float64]:
-    """The weight w_i of every kept token of sequence i.
+    """Compute the weight w_i of every kept token of sequence i.
 
     ```
-    token_mean         1 / Σ_j |o_j|                     DAPO, Eq. 12, as its recipe
+    token_mean         1 / Σ_j |o_j|                     DAPO, Eq. 12 over the minibatch
     sequence_mean      1 / (B · |o_i|)                   GRPO (Eq. 5 of DAPO)
     constant           1 / (B · L_max)                   Dr. GRPO, arXiv 2503.20783
     group_token_mean   1 / (N · Σ_{j in g(i)} |o_j|)     DAPO, Eqs. 8 and 12 literally
     ```
 
-    |o_i| counts kept tokens; B the sequences and N the groups that have one; g(i) is the
-    group of i. All sums run over the whole minibatch. Sequences without a kept token are
-    in none of them: masking a completion gives the same loss as never having sampled it.
+    |o_i| is the number of kept tokens; B sequences and N groups have a kept token; g(i) is
+    the group of i. All sums run over the whole minibatch. Sequences without a kept token are
+    in none of them, so masking a completion gives the same loss as never having sampled it.
 
-    DAPO's Eq. 12 is the token mean of *one* group, inside an expectation over questions:
-    `group_token_mean`. Its recipe takes one mean over all tokens of the minibatch instead:
-    `token_mean`, where groups with long answers weigh more.
+    DAPO's Eq. 12 is the token mean of *one* group, inside an expectation over questions.
+    `group_token_mean` is this mean if a minibatch holds whole groups; minibatches are drawn
+    by single completions, so |o_j| then counts the group's tokens in the minibatch.
+    `token_mean` takes one mean over all tokens of the minibatch, where groups with long
+    completions weigh more. The paper's recipe takes this mean too, but for each micro-batch.
 
-    Dr. GRPO leaves the division by |o_i| out; L_max is its constant. All weights but its
-    own sum to 1 over the tokens.
+    Dr. GRPO does not divide by |o_i|; L_max is its constant. The weights of all other
+    aggregations sum to 1 over the tokens.
 
     Args:
-        aggregation: which weights.
-        lengths: int64[B], `kept_lengths` of the sequences here.
+        aggregation: the choice of weights.
+        lengths: int64[B], `kept_lengths` of the sequences of a part.
         groups: int64[B], their groups.
         totals: int64[1 + num_groups], the sum of `loss_totals` over all parts of the
             minibatch.
-        max_length: L_max, tokens; for `constant` only.
+        max_length: L_max, tokens; used by `constant` only.
 
     Returns:
-        float64[B], 0 for sequences without a kept token. All 0 (no NaN) if nothing is kept.
+        float64[B], 0 for sequences without a kept token; all 0 (no NaN) if nothing is kept.
 
     Raises:
-        SettingError: unknown `loss_aggregation`, or `constant` with L_max below 1.
+        SettingError: `loss_aggregation` is unknown, or `constant` has an L_max below 1.
     """
     sequences, group_tokens = totals[0], totals[1:]
     match aggregation:

@@ -1,8 +1,8 @@
-"""What the engine sampled, weighed as if the learner had sampled it.
+"""Importance weights of tokens that the engine sampled, for the learner's distribution.
 
-The engine and the learner compute different probabilities from the same weights (other
-kernels, other precision). Where the learner's recomputed ones are the old policy of the
-ratio, the samples are those of another distribution; importance weights correct for it.
+Engine and learner compute different probabilities from the same weights (other kernels,
+other precision). Where the old policy of the ratio has the learner's recomputed
+probabilities, the samples come from another distribution; importance weights correct for it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rllib_dapo.settings.choices import ImportanceSampling
 
 @dataclass(frozen=True, slots=True)
 class ImportanceWeights:
-    """What `importance_weights` returns, per token.
+    """What `importance_weights` returns for each token.
 
     Attributes:
-        weights: float32[T], what a token's objective is multiplied by; from above 0 to the
-            cap, 0 where masked and only there. Without gradient.
-        truncated: bool[T], the ratio was above the cap.
-        masked: bool[T], the token leaves the loss, numerator and denominator alike.
+        weights: float32[T], the factor of a token's objective: above 0 and at most the cap,
+            or 0 where the token is masked. They have no gradient.
+        truncated: bool[T], whether the ratio was above the cap.
+        masked: bool[T], whether the token leaves numerator and denominator of the loss.
     """
 
     weights: Tensor
@@ -44,7 +44,7 @@ def importance_weights(
     cap: float = 2.0,
     mask_above: float | None = None,
 ) -> ImportanceWeights:
-    """Truncated importance sampling between the engine's and the learner's distribution.
+    """Compute truncated importance weights between the engine's and the learner's policy.
 
     ```
     log ρ_t = log π_learner(o_t) − log π_engine(o_t)                    (nats)
@@ -55,32 +55,30 @@ def importance_weights(
     w_t = 0                          where ρ_t is outside [1/c, c]      (c = mask_above)
     ```
 
-    Truncation: "Truncated importance sampling", J. Comput. Graph. Stat. 17 (2008); it bounds
-    the variance at the price of a bias. The mask looks at the ratio of the single token, at
-    every level (IcePop, arXiv 2510.18855); masked tokens still count in their sequence's
-    sum, which is the ratio of what was sampled.
+    Truncation ("Truncated importance sampling", J. Comput. Graph. Stat. 17 (2008)) bounds
+    the variance at the price of a bias. At every level the mask is decided by the ratio of
+    the single token (IcePop, arXiv 2510.18855). Masked tokens still count in their sequence's
+    sum, because that is the ratio of the whole sampled sequence.
 
-    `sequence` is the exact ratio of a whole answer, and grows or shrinks exponentially with
-    its length; `token` neglects that other prefixes would have been sampled.
+    `sequence` is the exact ratio of a whole completion; it grows or shrinks exponentially
+    with the length. `token` ignores that the learner would have sampled other prefixes.
 
     A token whose ratio is undefined (a log-probability that is NaN or infinite) is masked
     and left out of its sequence's sum.
 
     Args:
-        learner_logprobs: float[T], of the sampled tokens, at the sampling temperature.
-        engine_logprobs: float[T], what they were sampled with.
-        sequence_ids: int64[T], which sequence (0, 1, …) a token belongs to; each sequence
-            is here whole.
-        level: which ratio.
+        learner_logprobs: float[T], log π_learner of the sampled tokens, at the sampling
+            temperature.
+        engine_logprobs: float[T], log π_engine of the same tokens.
+        sequence_ids: int64[T], which sequence (0, 1, …) a token belongs to; all tokens of a
+            sequence must be present.
+        level: the choice of ρ.
         cap: the largest weight, at least 1.
         mask_above: c > 1, or None to mask nothing.
 
-    Returns:
-        Weights, and which tokens were truncated and masked.
-
     Raises:
-        SettingError: unknown `importance_sampling`, `importance_cap` below 1, or
-            `importance_mask_above` not above 1.
+        SettingError: `importance_sampling` is unknown, `importance_cap` is below 1, or
+            `importance_mask_above` is not above 1.
     """
     check_value("importance_sampling", level)
     check_value("importance_cap", cap)
@@ -94,7 +92,7 @@ def importance_weights(
         log_ratio = torch.bincount(sequence_ids, weights=log_ratio)[sequence_ids]
     elif level == "none":
         log_ratio = torch.zeros_like(log_ratio)
-    # Bounded below as well: a weight that underflows to 0 would count as masked.
+    # The ratio is bounded below as well: a weight that underflows to 0 would count as masked.
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     return ImportanceWeights(
         weights=ratio.clamp(max=cap).masked_fill(masked, 0.0).float(),

@@ -1,4 +1,4 @@
-"""How far the policy has left a reference policy: estimates of KL(π_θ ‖ π_ref)."""
+"""Estimates of KL(π_θ ‖ π_ref), the distance of the policy from a reference policy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rllib_dapo.settings.choices import KLEstimator
 def kl_estimate(
     kind: KLEstimator, logprobs: Tensor, reference_logprobs: Tensor, token_mask: Tensor
 ) -> Tensor:
-    """One estimate per sampled token of KL(π_θ ‖ π_ref), in nats.
+    """Estimate KL(π_θ ‖ π_ref) from each sampled token, in nats.
 
     ```
     δ = log π_ref(o_t) − log π_θ(o_t)
@@ -26,24 +26,25 @@ def kl_estimate(
     ```
 
     The estimators are those of joschu.net/blog/kl-approx.html; the expectation is over
-    tokens sampled from π_θ itself. As a *loss term* what counts is the expectation of the
-    gradient, which is another matter (arXiv 2506.09477). For tokens sampled from π_θ:
+    tokens sampled from π_θ itself. In a *loss*, the expectation of the gradient counts
+    instead, which differs (arXiv 2506.09477). For tokens sampled from π_θ:
 
     ```
-    E[∇k1] = E[∇ log π_θ] = 0            regularises nothing: a metric, or part of a reward
+    E[∇k1] = E[∇ log π_θ] = 0            no regularisation: useful as a metric or in a reward
     E[∇k2] = ∇ KL(π_θ ‖ π_ref)           the gradient of the KL of each token's distribution
     E[∇k3] = ∇ KL(π_ref ‖ π_θ)           the other direction; the usual choice with GRPO
     ```
 
-    Gradients here are those of plain autograd, so this holds as it stands. After the first
-    update of a batch the samples are those of an older policy, and all of it approximate.
+    Autograd computes exactly these gradients. After the first update of a batch the samples
+    come from an older policy, and all of this holds approximately.
 
-    δ is bounded above at `MAX_LOG_RATIO` in k3, as the ratio of the objective is: exp(δ)
-    would overflow. Value exp(20) − 21 and gradient 0 beyond. (Bounding only the exponential
-    would leave the gradient of −δ, which pushes *away* from the reference.)
+    In k3, δ is bounded above at `MAX_LOG_RATIO`, like the ratio of the objective, because
+    exp(δ) would overflow. Beyond the bound the value is exp(20) − 21 and the gradient 0.
+    (Bounding only the exponential would leave the gradient of −δ, which points *away* from
+    the reference.)
 
     Args:
-        kind: which estimator.
+        kind: the estimator.
         logprobs: float[T], log π_θ of each completion token, with gradient.
         reference_logprobs: float[T], log π_ref, at the same temperature.
         token_mask: bool[T], False takes a token out: estimate 0, gradient 0, whatever its
@@ -53,7 +54,7 @@ def kl_estimate(
         float[T].
 
     Raises:
-        SettingError: unknown `kl_estimator`.
+        SettingError: `kl_estimator` is unknown.
     """
     delta = -token_log_ratio(logprobs, reference_logprobs, token_mask)
     match kind:

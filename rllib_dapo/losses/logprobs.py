@@ -2,9 +2,9 @@
 
     hidden [T, H], lm_head [V, H]  ->  log π(target) [T], entropy [T]
 
-With V = 152k one micro-batch of 16k tokens would need 10 GB of float32 logits, and as
-much again for each step of the softmax. Here they exist for `chunk_tokens` tokens at a
-time, in the forward and (computed again) in the backward pass.
+With V = 152k the float32 logits of one micro-batch of 16k tokens would take 10 GB, and each
+step of the softmax as much again. Here logits exist for `chunk_tokens` tokens at a time, in
+the forward pass and, computed again, in the backward pass.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torch.nn.functional import linear
 
 from rllib_dapo.settings.checks import check_value
 
-# In numbers: 128 MiB in float32. Large enough that matrix products are efficient, and that the
-# logits of a small vocabulary fit whole and need not be computed twice.
+# The number of logits that exist at once, 128 MiB in float32. It is large enough for efficient
+# matrix products, and a small vocabulary's logits fit whole and need not be computed twice.
 _LOGITS_AT_ONCE = 32 * 2**20
 
 
 def tokens_at_once(vocabulary: int) -> int:
-    """A good `chunk_tokens` for a vocabulary of this size."""
+    """Return a good `chunk_tokens` for a vocabulary of this size."""
     return max(1, _LOGITS_AT_ONCE // vocabulary)
 
 
@@ -46,22 +46,25 @@ def token_logprobs_and_entropy(
     entropy = − Σ_v π(v)·log π(v)          (nats)
     ```
 
-    The product W·h is made in the precision of `hidden`, as in the engine; all that
-    follows is float32 (float64 where `hidden` is).
+    The product W·h is computed in the precision of `hidden`, as in the engine; all other
+    steps are float32 (float64 where `hidden` is).
 
     Args:
         hidden: [T, H], the hidden states that predict the targets.
         lm_head_weight: [V, H], W.
         targets: int64[T], token ids.
-        temperature: of the sampling distribution, above 0. The same as the engine's, or
-            the ratio π_θ/π_old is not 1 before the first update.
-        chunk_tokens: tokens whose logits exist at once, above 0. Up to that many are
-            kept for the backward pass, more are computed again.
+        temperature: the temperature of the sampling distribution, above 0. It must be the
+            engine's, or the ratio π_θ/π_old is not 1 before the first update.
+        chunk_tokens: the number of tokens whose logits exist at once, above 0. If T is not
+            larger, the logits are kept for the backward pass, else they are computed again.
         with_entropy_grad: False returns an entropy without gradient, for metrics only.
         bias: [V] or None.
 
     Returns:
         (log-probabilities [T], entropies [T]).
+
+    Raises:
+        SettingError: `temperature` is not above 0.
     """
     check_value("temperature", temperature)
     weight = lm_head_weight.to(hidden.dtype)
@@ -72,9 +75,9 @@ def token_logprobs_and_entropy(
 
 
 def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    """[t, V] log-probabilities of one chunk."""
-    # Autocast would compute the forward pass in half precision, and the backward pass,
-    # which runs outside of it, in full.
+    """Return the log-probabilities [t, V] of one chunk."""
+    # Autocast would compute the forward pass in half precision, but not the backward pass,
+    # which runs outside of it.
     with torch.autocast(hidden.device.type, enabled=False):
         logits = linear(hidden, weight)
     logits = logits.to(torch.promote_types(hidden.dtype, torch.float32))
@@ -86,7 +89,7 @@ def _log_softmax(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperatur
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """The chunk loop with its derivative; z are the logits after temperature.
+    """The loop over chunks with its derivative; z are the logits divided by the temperature.
 
     ```
     ∂ log π(y) / ∂z_v = [v = y] − π(v)
@@ -105,7 +108,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk_tokens: int,
         with_entropy_grad: bool,
     ) -> tuple[Tensor, Tensor]:
-        """Fill in both results chunk by chunk."""
+        """Compute both results chunk by chunk."""
         logprobs = hidden.new_empty(
             len(targets), dtype=torch.promote_types(hidden.dtype, torch.float32)
         )
@@ -116,7 +119,7 @@ class _TokenLogprobs(torch.autograd.Function):
             table = _log_softmax(hidden[rows], weight, bias, temperature)
             logprobs[rows] = table.gather(1, targets[rows, None])[:, 0]
             entropy[rows] = -torch.linalg.vecdot(table.exp(), table)
-        # A single chunk is within the memory bound anyway: keep it, save a matrix product.
+        # A single chunk is within the memory bound; keeping it saves a matrix product.
         kept = table if len(targets) <= chunk_tokens and any(ctx.needs_input_grad) else None
         ctx.save_for_backward(hidden, weight, bias, targets, entropy, kept)
         ctx.settings = temperature, chunk_tokens, with_entropy_grad
@@ -127,12 +130,12 @@ class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Any, ...]:
-        """Add up the chunks' gradients of hidden states, weight and bias."""
+        """Add up the gradients of hidden states, weight and bias over the chunks."""
         hidden, weight, bias, targets, entropy, kept = ctx.saved_tensors
         temperature, chunk_tokens, with_entropy_grad = ctx.settings
         wanted = ctx.needs_input_grad
         grad_hidden = torch.empty_like(hidden) if wanted[0] else None
-        # A sum over hundreds of chunks: bfloat16 would round it each time.
+        # A bfloat16 sum would be rounded after each of hundreds of chunks.
         sum_dtype = torch.promote_types(weight.dtype, torch.float32)
         grad_weight = torch.zeros_like(weight, dtype=sum_dtype) if wanted[1] else None
         grad_bias = torch.zeros_like(bias) if wanted[2] else None

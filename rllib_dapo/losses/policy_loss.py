@@ -1,18 +1,15 @@
-"""What one micro-batch contributes to the objective: the settings applied to the formulas.
+"""What the completion tokens of one micro-batch contribute to the objective.
 
     J = w · clipped(r, Â)  −  kl_coeff · KL(π_θ ‖ π_ref)  +  entropy_coeff · H(π_θ)
 
-per token; w corrects for who sampled (`importance_sampling`). The mean over tokens is not
-taken here: `ops.aggregation` makes its weights from the whole minibatch.
+per token, where w is the importance weight (`importance_sampling`). The mean over tokens is
+not taken here: `losses.aggregation` computes its weights from the whole minibatch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from rllib_dapo.losses.kl import kl_estimate
@@ -22,16 +19,17 @@ from rllib_dapo.losses.objective import (
     sequence_log_ratio,
     token_log_ratio,
 )
+from rllib_dapo.settings.learner import LearnerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class TokenObjective:
-    """Per completion token of one micro-batch; every tensor is [T].
+    """The objective of each completion token of one micro-batch; every tensor is [T].
 
     Attributes:
-        objective: to be maximised; carries the gradient.
+        objective: J, which is to be maximised; it carries the gradient.
         clipped: the clipped part of it.
-        kept: bool, which tokens count.
+        kept: bool, which tokens are in the loss.
         log_ratio: log π_θ − log π_old, detached; 0 where not kept.
         kl: estimate of KL(π_θ ‖ π_ref), detached; None without a reference policy.
     """
@@ -44,37 +42,52 @@ class TokenObjective:
 
 
 def token_objective(
-    config: Any, batch: Mapping[str, Any], fwd_out: Mapping[str, Tensor]
+    settings: LearnerSettings,
+    *,
+    logprobs: Tensor,
+    entropy: Tensor,
+    old_logprobs: Tensor,
+    reference_logprobs: Tensor,
+    advantages: Tensor,
+    importance_weights: Tensor,
+    kept: Tensor,
+    sequence_ids: Tensor,
+    num_sequences: int,
 ) -> TokenObjective:
-    """Apply the settings of the objective to one micro-batch.
+    """Compute the objective of each completion token of one micro-batch.
 
     Args:
-        config: the DAPO configuration.
-        batch: what `microbatch.MicrobatchLayout.tensors` made, with `token_weights`.
-        fwd_out: what `DAPOTorchRLModule._forward_train` returned.
+        settings: `ratio_level`, `clip_low`, `clip_high`, `dual_clip`, `kl_coeff`,
+            `kl_estimator` and `entropy_coeff` are read.
+        logprobs: float[T], log π_θ of each completion token, with gradient.
+        entropy: float[T], the entropy of π_θ (nats), with gradient where `entropy_coeff` is
+            not 0.
+        old_logprobs: float[T], log π_old.
+        reference_logprobs: float[T], log π_ref; read only where `kl_coeff` is not 0.
+        advantages: float[T], Â of each token's sequence.
+        importance_weights: float[T], w.
+        kept: bool[T], False takes a token out of the loss.
+        sequence_ids: int64[T], which sequence (0 … num_sequences − 1) a token belongs to.
+        num_sequences: how many sequences the micro-batch has.
     """
-    logprobs = fwd_out[Columns.ACTION_LOGP]
-    kept = batch["token_weights"] > 0
-    token_ratio = token_log_ratio(logprobs, batch["old_logprobs"], kept)
+    token_ratio = token_log_ratio(logprobs, old_logprobs, kept)
     log_ratio = token_ratio
-    if config.ratio_level == "sequence":
-        log_ratio = sequence_log_ratio(
-            token_ratio, batch["sequence_ids"], batch["num_sequences"], kept
-        )
+    if settings.ratio_level == "sequence":
+        log_ratio = sequence_log_ratio(token_ratio, sequence_ids, num_sequences, kept)
     clipped = clipped_objective(
         log_ratio,
-        batch["advantages"],
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
+        advantages,
+        clip_low=settings.clip_low,
+        clip_high=settings.clip_high,
+        dual_clip=settings.dual_clip,
         token_mask=kept,
     )
-    objective = clipped.objective * batch["importance_weights"]
+    objective = clipped.objective * importance_weights
     kl = None
-    if config.kl_coeff:
-        kl = kl_estimate(config.kl_estimator, logprobs, batch["reference_logprobs"], kept)
-        objective = objective - config.kl_coeff * kl
+    if settings.kl_coeff:
+        kl = kl_estimate(settings.kl_estimator, logprobs, reference_logprobs, kept)
+        objective = objective - settings.kl_coeff * kl
         kl = kl.detach()
-    if config.entropy_coeff:
-        objective = objective + config.entropy_coeff * fwd_out["entropy"]
+    if settings.entropy_coeff:
+        objective = objective + settings.entropy_coeff * entropy
     return TokenObjective(objective, clipped, kept, token_ratio.detach(), kl)

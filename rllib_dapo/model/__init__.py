@@ -1,1 +1,1 @@
-"""The policy: loading, LoRA, packed attention, sharding, the embedded base model."""
+"""The policy: loading, forward pass, LoRA, packed attention, sharding, the embedded model."""

@@ -5,8 +5,8 @@
                --microbatches, select--> TokenBatch per forward pass
                --pad_rows--> PaddedRows, what the model reads
 
-Every cut takes each row exactly once; which cut is made changes nothing in the loss,
-whose weights are made from the whole minibatch (`ops.loss.loss_weights`).
+Every cut takes each row exactly once. No cut changes the loss, because its weights are made
+from the whole minibatch (`losses.aggregation.loss_weights`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rllib_dapo.types import IntArray, TokenBatch
 
 
 def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
-    """The sequences `rows` (int[R], or bool[B]) of a batch, in the order asked for.
+    """Return the sequences `rows` (int[R], or bool[B]) of a batch, in the order of `rows`.
 
     Group numbers stay as they are.
     """
@@ -45,12 +45,12 @@ def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
 
 
 def concatenate(batches: Sequence[TokenBatch], *, distinct_groups: bool = False) -> TokenBatch:
-    """One batch of all sequences, in order; of no batches, an empty one.
+    """Return one batch of all sequences, in order; without any batch, an empty one.
 
     Args:
-        batches: any number, empty ones too.
+        batches: any number of batches, which may be empty.
         distinct_groups: True numbers the groups of each batch after those of the batches
-            before it. False keeps the numbers, for parts of what was one batch.
+            before it. False keeps the numbers, for parts of one batch.
     """
     groups = [batch.groups for batch in batches]
     if distinct_groups:
@@ -75,11 +75,14 @@ def concatenate(batches: Sequence[TokenBatch], *, distinct_groups: bool = False)
 def minibatches(
     batch: TokenBatch, num_minibatches: int, rng: np.random.Generator
 ) -> list[TokenBatch]:
-    """One pass over the batch in random order, one part per optimizer step.
+    """Cut the batch in random order into one part per optimizer step.
 
     Sizes differ by at most one row, and no row is repeated to fill the last part. With
     fewer rows than `num_minibatches` there are only as many parts as rows: an optimizer
-    step on nothing would still decay the weights.
+    step on an empty part would still decay the weights.
+
+    Raises:
+        SettingError: `num_minibatches` is below 1.
     """
     if num_minibatches < 1:
         raise SettingError(
@@ -92,11 +95,14 @@ def minibatches(
 
 
 def split_for_ranks(batch: TokenBatch, world_size: int) -> list[TokenBatch]:
-    """A share for each of `world_size` learners, balanced by tokens.
+    """Cut a batch into a share for each of `world_size` learners, balanced by tokens.
 
-    The longest row first, each to the learner with the fewest tokens so far. Rows keep
-    their order within a share. A share is empty only if there are fewer rows than
-    learners; such a learner must still take part in every collective call.
+    From the longest row to the shortest, each goes to the learner with the fewest tokens so
+    far. Rows keep their order within a share. A share is empty only if there are fewer rows
+    than learners; such a learner must still take part in every collective call.
+
+    Raises:
+        SettingError: `world_size` is below 1.
     """
     if world_size < 1:
         raise SettingError(f"num_learners={world_size}: at least 1 share is needed", "num_learners")
@@ -110,18 +116,21 @@ def split_for_ranks(batch: TokenBatch, world_size: int) -> list[TokenBatch]:
 
 
 def microbatches(lengths: IntArray, max_tokens: int) -> list[IntArray]:
-    """Rows that go through the model together, padding included in the budget.
+    """Choose the rows of each padded micro-batch.
 
-    Sorted by length, so that little is padded, and cut as late as rows × longest ≤
-    `max_tokens` allows. The longest come first: what does not fit into memory fails at
-    once. A row longer than the budget goes alone.
+    Rows are sorted by length, so that there is little padding, and a micro-batch takes rows
+    as long as rows × longest ≤ `max_tokens`. The longest rows come first: if memory is too
+    small, that shows at once. A row longer than the budget goes alone.
 
     Args:
         lengths: int64[B], tokens of each row (`batch.lengths`).
-        max_tokens: the budget.
+        max_tokens: the budget in tokens, padding included.
 
     Returns:
         Arrays of row numbers; each row is in exactly one.
+
+    Raises:
+        SettingError: `max_tokens` is below 1.
     """
     check_value("max_tokens_per_microbatch", max_tokens)
     order = np.argsort(-lengths, kind="stable")
@@ -139,19 +148,19 @@ def microbatches(lengths: IntArray, max_tokens: int) -> list[IntArray]:
 class PaddedRows:
     """B sequences padded on the right to L tokens, and where their completions are.
 
-    The model maps `input_ids` to hidden states [B, L, H]. The state at position p
-    predicts the token at p + 1, so that of completion token t of row i is at position
-    prompt_lengths[i] + t − 1 (for t = 0, the end of the prompt). Only these states need
+    The model maps `input_ids` to hidden states [B, L, H]. The state at position p predicts
+    the token at p + 1, so completion token t of row i is predicted by the state at position
+    prompt_lengths[i] + t − 1 (for t = 0, the end of the prompt). Only these states go through
     the lm_head:
 
         hidden.reshape(B * L, H)[predictors] -> [T, H], predicts targets [T]
 
-    in the order of `TokenBatch.old_logprobs`: no prompt token and no padding among them.
+    in the order of `TokenBatch.old_logprobs`, without prompt tokens and padding.
 
     Attributes:
         input_ids: int64[B, L].
-        attention_mask: int64[B, L], 1 for tokens, 0 for padding; made from the lengths,
-            so a padding id that is also an EOS id does no harm.
+        attention_mask: int64[B, L], 1 for tokens, 0 for padding. It is made from the lengths,
+            so a padding id may also be an EOS id.
         position_ids: int64[B, L], 0 … L − 1 in every row.
         predictors: int64[T], row · L + position of the state that predicts each target.
         targets: int64[T], completion token ids of all rows, end to end.
@@ -168,18 +177,13 @@ class PaddedRows:
 
 
 def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
-    """Lay out a (micro-)batch for the model. See `PaddedRows`.
+    """Lay out a (micro-)batch with padding. See `PaddedRows`.
 
     Raises:
-        TrainingError: a completion follows an empty prompt; nothing predicts its start.
+        TrainingError: a completion follows an empty prompt, so nothing predicts its start.
     """
+    check_prompts(batch)
     lengths = batch.lengths
-    orphans = np.flatnonzero((batch.prompt_lengths < 1) & (batch.completion_lengths > 0))
-    if len(orphans):
-        raise TrainingError(
-            f"row {orphans[0]} has a completion but prompt_lengths=0, so no token predicts its "
-            "first one; begin prompts with a BOS token or use a prompt_template"
-        )
     rows, width = len(batch), int(lengths.max(initial=0))
     columns = np.arange(width)
     is_token = columns < lengths[:, None]
@@ -197,10 +201,25 @@ def pad_rows(batch: TokenBatch, pad_id: int) -> PaddedRows:
     )
 
 
-def idle_row(token_id: int) -> TokenBatch:
-    """One row that weighs nothing: a prompt and a masked completion of one token each.
+def check_prompts(batch: TokenBatch) -> None:
+    """Refuse a completion without a prompt.
 
-    For a learner that has no rows left but must take part in a forward pass of the others.
+    Raises:
+        TrainingError: a completion follows an empty prompt, so nothing predicts its start.
+    """
+    orphans = np.flatnonzero((batch.prompt_lengths < 1) & (batch.completion_lengths > 0))
+    if len(orphans):
+        raise TrainingError(
+            f"row {orphans[0]} has a completion but prompt_lengths=0, so no token predicts its "
+            "first one; begin prompts with a BOS token or use a prompt_template"
+        )
+
+
+def idle_row(token_id: int) -> TokenBatch:
+    """Return one row without weight: a prompt and a masked completion of one token each.
+
+    A learner that has no rows left computes it where the others make a forward pass in which
+    all must take part.
     """
     one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
     nothing = np.zeros(1, np.float32)
@@ -219,12 +238,12 @@ def idle_row(token_id: int) -> TokenBatch:
 
 
 def ragged_indices(lengths: IntArray, rows: IntArray) -> IntArray:
-    """Where the elements of `rows` lie in an end-to-end array of rows of `lengths`."""
+    """Return where the elements of `rows` are in an end-to-end array of rows of `lengths`."""
     starts = np.cumsum(lengths) - lengths
     return ragged_ranges(starts[rows], lengths[rows])
 
 
 def ragged_ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """The ranges [start, start + length), end to end: (3, 9), (2, 1) -> 3, 4, 9."""
+    """Return the ranges [start, start + length) end to end: (3, 9), (2, 1) -> 3, 4, 9."""
     offsets = np.cumsum(lengths) - lengths
     return np.repeat(starts - offsets, lengths) + np.arange(int(lengths.sum()), dtype=np.int64)

@@ -1,13 +1,13 @@
-"""Load the causal language model that is trained, and the precision it computes in.
+"""How the causal language model is loaded for training, and in which precision it computes.
 
-Parameters are float32 always: an AdamW step at a learning rate of 1e-6 is smaller than the
-spacing of bfloat16 around most weights and would be rounded away. `compute_context` makes
-matrix products in bfloat16 and leaves the parameters and their gradients as they are.
+Parameters are always float32: an AdamW step at a learning rate of 1e-6 is smaller than the
+spacing of bfloat16 around most weights and would be rounded away. `compute_context` computes
+matrix products in bfloat16 and leaves the parameters and their gradients in float32.
 
-No forward pass is random. With dropout the ratio π_θ/π_old of an unchanged policy would be
-a random number instead of 1. Calling `eval()` is not enough: RLlib's `forward_train` calls
-`train()` each time, and transformers recomputes activations in training mode only. So the
-probabilities themselves are set to 0.
+No forward pass is random. With dropout, the ratio π_θ/π_old of an unchanged policy would be
+a random number instead of 1. Calling `eval()` is not enough, because RLlib's `forward_train`
+calls `train()` each time, and transformers recomputes activations in training mode only. So
+the dropout probabilities themselves are set to 0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ def load_causal_lm(
     path: str,
     *,
     trust_remote_code: bool,
-    attn_implementation: str | None,
     gradient_checkpointing: bool,
     weights: bool = True,
 ) -> nn.Module:
@@ -36,32 +35,27 @@ def load_causal_lm(
     Args:
         path: a Hugging Face folder or hub id.
         trust_remote_code: run Python code that comes with the model.
-        attn_implementation: a name that transformers knows, or one registered with its
-            `AttentionInterface` before this call; None takes the model's own default.
         gradient_checkpointing: keep only each layer's input for the backward pass and
-            compute the rest again there: about a third more work, memory of one layer
-            instead of all.
-        weights: False makes the same model on the meta device, without any.
+            compute the rest again there. This takes about a third more time, and the memory
+            of one layer's activations instead of all.
+        weights: False returns the same model on the meta device, without weights.
 
     Returns:
         A transformers model on the CPU with float32 parameters and every dropout
-        probability 0. In training mode with `gradient_checkpointing` (without, transformers
-        skips it), else in evaluation mode.
+        probability 0. It is in training mode with `gradient_checkpointing`, which
+        transformers would skip otherwise, and else in evaluation mode.
 
     Raises:
-        RuntimeError: the model's code raised an AttributeError, which RLlib's
-            `RLModuleSpec.build` would swallow.
+        RuntimeError: the model's code raised an AttributeError. RLlib's `RLModuleSpec.build`
+            would hide an AttributeError.
         SettingError: the model does not support gradient checkpointing.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    options: dict[str, Any] = {}
-    if attn_implementation is not None:
-        options["attn_implementation"] = attn_implementation
+    options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
         _turn_off_dropout_in_config(config)
-        options |= {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
         if weights:
             causal_lm = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
         else:
@@ -79,9 +73,9 @@ def load_causal_lm(
 def turn_off_dropout(module: nn.Module) -> None:
     """Set every dropout (and router jitter) of a model to 0, also for training mode.
 
-    Found are the dropout layers of PyTorch, and attributes of any layer that are named
-    like one (`attention_dropout`, `layerdrop`, `drop_prob`, …). A number written into the
-    code of a `forward` cannot be found.
+    This finds the dropout layers of PyTorch, and attributes of any layer that are named like
+    dropout (`attention_dropout`, `layerdrop`, `drop_prob`, …). It cannot find a number that is
+    written into the code of a `forward`.
     """
     for layer in module.modules():
         if isinstance(layer, nn.modules.dropout._DropoutNd):
@@ -90,15 +84,15 @@ def turn_off_dropout(module: nn.Module) -> None:
 
 
 def compute_context(dtype: ComputeDtype, device_type: str) -> AbstractContextManager[Any]:
-    """The context of a forward pass that computes in `dtype`.
+    """Return the context of a forward pass that computes in `dtype`.
 
     The backward pass runs outside of it. Under bfloat16 the residual stream of most models
-    is still float32 (their embeddings are), so hidden states have to be cast before a head
+    is still float32 (as their embeddings are), so hidden states must be cast before a head
     that is multiplied outside of autocast.
 
     Args:
-        dtype: `float32` changes nothing. `bfloat16` makes matrix products in bfloat16 and
-            softmax, norms and losses in float32.
+        dtype: `float32` changes nothing. `bfloat16` computes matrix products in bfloat16,
+            and softmax, norms and losses in float32.
         device_type: `cuda` or `cpu`.
 
     Raises:
@@ -107,8 +101,8 @@ def compute_context(dtype: ComputeDtype, device_type: str) -> AbstractContextMan
     if dtype == "float32":
         return nullcontext()
     if dtype == "bfloat16":
-        # Each parameter is used once in a forward pass. Autocast's cache would save no cast and
-        # keep a bfloat16 copy of all of them until the pass ends.
+        # A forward pass uses each parameter once. Autocast's cache would save no cast, and it
+        # would keep a bfloat16 copy of all parameters until the pass ends.
         return torch.autocast(device_type, dtype=torch.bfloat16, cache_enabled=False)
     raise SettingError(
         f"compute_dtype={dtype!r}: use 'float32' or 'bfloat16' (float16 would need loss scaling)",
@@ -117,9 +111,9 @@ def compute_context(dtype: ComputeDtype, device_type: str) -> AbstractContextMan
 
 
 def _turn_off_dropout_in_config(config: Any) -> None:
-    """Set dropout to 0 here too: some layers (Falcon's) read it in every forward pass.
+    """Set dropout to 0 in a configuration: some layers (Falcon's) read it in every pass.
 
-    Configurations may hold others (`text_config`, `attn_config`), as objects or as
+    Configurations may hold other ones (`text_config`, `attn_config`), as objects or as
     dictionaries.
     """
     values = config if isinstance(config, MutableMapping) else config.__dict__
@@ -130,7 +124,7 @@ def _turn_off_dropout_in_config(config: Any) -> None:
 
 
 def _set_probabilities_to_zero(values: MutableMapping[str, Any]) -> None:
-    """Set what is named like a dropout to 0; only floats are probabilities."""
+    """Set every value named like a dropout to 0; only floats are probabilities."""
     for name, value in values.items():
         if isinstance(value, float) and ("drop" in str(name) or "jitter" in str(name)):
             values[name] = 0.0
@@ -139,8 +133,8 @@ def _set_probabilities_to_zero(values: MutableMapping[str, Any]) -> None:
 def _checkpoint_layers(causal_lm: Any) -> None:
     """Let transformers compute each decoder layer again in the backward pass.
 
-    The non-reentrant way works where the embeddings are frozen (LoRA), as it needs no input
-    with a gradient. No layer draws random numbers, so their state is not kept.
+    The non-reentrant variant needs no input with a gradient, so it works where the embeddings
+    are frozen (LoRA). No layer draws random numbers, so their state need not be kept.
     """
     try:
         causal_lm.gradient_checkpointing_enable(

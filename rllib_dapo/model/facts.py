@@ -1,4 +1,4 @@
-"""Which model a name means, and what is known of it without loading its weights."""
+"""Which model a name means, and what its configuration files say about it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EMBEDDED = "embedded"
 
 
 def model_path(name: str) -> str:
-    """The folder (or hub id) that a `model` setting names.
+    """Return the folder (or hub id) that a `model` setting names.
 
     Raises:
-        SettingError: it looks like a folder, and there is none.
+        SettingError: the name looks like a folder that does not exist.
     """
     if name == EMBEDDED:
         return str(Path(__file__).parent / "embedded")
@@ -35,14 +35,15 @@ def model_path(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What settings are checked against.
+    """What is known about a model without loading its weights.
 
     Attributes:
         path: folder or hub id.
-        context_length: most tokens of prompt plus answer, or None if it does not say.
-        stop_token_ids: every id that ends an answer, the tokenizer's and the generation
+        context_length: the most tokens of prompt plus completion, or None if the
+            configuration does not say.
+        stop_token_ids: every id that ends a completion, the tokenizer's and the generation
             config's (chat models often have two).
-        pad_token_id: what short rows are filled with; never read by the loss.
+        pad_token_id: the id that fills short rows; the loss never reads it.
     """
 
     path: str
@@ -53,7 +54,7 @@ class ModelFacts:
 
 @lru_cache(maxsize=8)
 def load_tokenizer(path: str, *, trust_remote_code: bool) -> Any:
-    """The tokenizer of a model.
+    """Load the tokenizer of a model.
 
     Raises:
         SettingError: it cannot be loaded.
@@ -65,7 +66,7 @@ def load_tokenizer(path: str, *, trust_remote_code: bool) -> Any:
 
 @lru_cache(maxsize=8)
 def load_config(path: str, *, trust_remote_code: bool) -> Any:
-    """The transformers configuration of a model; do not change it.
+    """Load the transformers configuration of a model, which callers must not change.
 
     Raises:
         SettingError: it cannot be loaded.
@@ -77,10 +78,10 @@ def load_config(path: str, *, trust_remote_code: bool) -> Any:
 
 @lru_cache(maxsize=8)
 def model_facts(name: str, *, trust_remote_code: bool) -> ModelFacts:
-    """Look a model up by its configuration files.
+    """Read a model's configuration files.
 
     Raises:
-        SettingError: there is no such model, or no token ends its answers.
+        SettingError: there is no such model, or no token ends its completions.
     """
     from transformers import GenerationConfig
 
@@ -89,13 +90,13 @@ def model_facts(name: str, *, trust_remote_code: bool) -> ModelFacts:
     tokenizer = load_tokenizer(path, trust_remote_code=trust_remote_code)
     try:
         generation_eos = GenerationConfig.from_pretrained(path).eos_token_id
-    except OSError:  # many folders have none
+    except OSError:  # Many folders have no generation config.
         generation_eos = None
     stops = _ids(tokenizer.eos_token_id) | _ids(generation_eos)
     if not stops:
         raise SettingError(
             f"model={name!r}: its tokenizer has no EOS token and its generation config names "
-            "none, so no answer could ever end; set eos_token in tokenizer_config.json",
+            "none, so no completion could ever end; set eos_token in tokenizer_config.json",
             "model",
         )
     pad = tokenizer.pad_token_id
@@ -108,14 +109,14 @@ def model_facts(name: str, *, trust_remote_code: bool) -> ModelFacts:
 
 
 def _ids(value: Any) -> set[int]:
-    """Token ids as configurations write them: none, one or a list."""
+    """Return token ids as a set; configurations hold none, one or a list."""
     if value is None:
         return set()
     return {int(v) for v in (value if isinstance(value, (list, tuple)) else [value])}
 
 
 def _load(auto_class: Any, path: str, trust_remote_code: bool) -> Any:
-    """`from_pretrained`, with an error that says what to do."""
+    """Call `from_pretrained`, and turn its errors into one with a remedy."""
     try:
         return auto_class.from_pretrained(path, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:

@@ -3,7 +3,7 @@
     h = W·x + s·B·A·x        s = alpha / rank, A [rank, in], B [out, rank], B = 0 at first
 
 peft puts the adapters into the model in place, so every layer keeps its name. `lora_state`
-says which tensors a model then has, and makes the plain model's weights of them.
+describes the tensors of such a model, and computes the plain model's weights from them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ def add_lora(
 ) -> LoRALayout:
     """Freeze a model and put trainable adapters into it, in place.
 
-    The model computes what it did before until the first optimizer step, as B is 0. There is
-    no dropout. Embeddings and the output head are left alone.
+    Until the first optimizer step the model's output does not change, as B is 0. There is no
+    dropout. Embeddings and the output head get no adapter.
 
     Args:
         causal_lm: a transformers model, not yet sharded.
-        rank: of the adapters, at least 1.
-        alpha: s · rank, above 0. With alpha = 2 · rank as usual, s = 2.
+        rank: the rank of the adapters, at least 1.
+        alpha: s · rank, above 0. With the usual alpha = 2 · rank, s = 2.
         target_modules: `all-linear`, or names of linear layers: the last part of a name
-            (`q_proj`) for all layers called so, or a whole name.
-        seed: of A, which is drawn uniformly as `nn.Linear` draws it. All learners need the
-            same one. None draws from PyTorch's global generator.
+            (`q_proj`) for all layers with it, or a whole name.
+        seed: seeds A, which is drawn uniformly as in `nn.Linear`. All learners need the same
+            seed. None draws from PyTorch's global generator.
 
     Returns:
         Where the adapters are.
@@ -59,7 +59,7 @@ def add_lora(
         target_modules=list(layers),
         lora_dropout=0.0,
         bias="none",
-        # peft sets it per layer, with a warning if this says otherwise
+        # peft sets this for each layer, and warns where it differs from what is given here.
         fan_in_fan_out=all(layer.transposed for layer in layers.values()),
         task_type="CAUSAL_LM",
         base_model_name_or_path=getattr(causal_lm, "name_or_path", None),
@@ -82,12 +82,12 @@ def check_lora(
 
     Args:
         model_config: the transformers configuration.
-        rank: see `add_lora`, as all that follow.
-        alpha: see above.
-        target_modules: see above.
+        rank: see `add_lora`, also for the next two.
+        alpha: see `add_lora`.
+        target_modules: see `add_lora`.
 
     Raises:
-        SettingError: as `add_lora`.
+        SettingError: see `add_lora`.
     """
     from transformers import AutoModelForCausalLM
 
@@ -100,10 +100,11 @@ def check_lora(
 
 @contextmanager
 def adapters_off(causal_lm: nn.Module) -> Iterator[None]:
-    """Within this context the model is its frozen base: a reference policy for free.
+    """Turn the adapters off in this context, so that the model is its frozen base.
 
-    For forward passes whose backward pass, if there is one, has run before the context ends:
-    gradient checkpointing would compute the layers again with adapters.
+    The base is the reference policy. The backward pass of a forward pass in this context, if
+    there is one, must run before the context ends: gradient checkpointing would compute the
+    layers again with adapters.
 
     Raises:
         ValueError: the model has no adapters, so it would be its own reference.
@@ -118,7 +119,7 @@ def adapters_off(causal_lm: nn.Module) -> Iterator[None]:
     try:
         for layer in layers:
             layer.enable_adapters(False)
-        # peft has frozen the adapters, too: what is trained must not depend on this context.
+        # peft has also frozen the adapters. This context must not change what is trained.
         for parameter in trained:
             parameter.requires_grad_(True)
         yield
@@ -133,16 +134,16 @@ def save_adapter(
     layout: LoRALayout,
     state: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write an adapter folder as peft knows it.
+    """Write an adapter folder in peft's format.
 
     The folder gets `adapter_config.json` and `adapter_model.safetensors`; load it with
     `peft.PeftModel.from_pretrained(base, folder)`.
 
     Args:
         causal_lm: a model with adapters.
-        folder: made if it is not there.
+        folder: is created if it does not exist.
         layout: what `add_lora` returned.
-        state: the tensors, where the model's own are sharded; it may hold others too.
+        state: the whole tensors where the model's own are sharded; it may hold others, too.
     """
     from safetensors.torch import save_file
 
@@ -162,7 +163,7 @@ def save_adapter(
 
 
 def _import_peft() -> Any:
-    """Load peft, which is an extra."""
+    """Import peft, which is an optional dependency."""
     try:
         import peft
     except ImportError as error:
@@ -175,7 +176,7 @@ def _import_peft() -> Any:
 
 
 def _linear_layers(causal_lm: Any) -> dict[str, AdaptedLayer]:
-    """All layers an adapter can be put on: linear ones except the output head."""
+    """Return all layers that can have an adapter: linear ones except the output head."""
     from transformers.pytorch_utils import Conv1D
 
     head = causal_lm.get_output_embeddings()
@@ -193,7 +194,7 @@ def _linear_layers(causal_lm: Any) -> dict[str, AdaptedLayer]:
 def _targets(
     causal_lm: nn.Module, target_modules: Literal["all-linear"] | Sequence[str]
 ) -> dict[str, AdaptedLayer]:
-    """The layers a setting names, in the model's order."""
+    """Return the layers that a setting names, in the model's order."""
     layers = _linear_layers(causal_lm)
     if target_modules == "all-linear" and layers:
         return layers

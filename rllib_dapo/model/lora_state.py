@@ -1,9 +1,9 @@
-"""The tensors of a model with LoRA adapters, and the plain model's weights made of them.
+"""The tensors of a model with LoRA adapters, and the plain model's weights.
 
 Where the plain model has `L.weight`, peft's model has `L.base_layer.weight` (W, frozen),
-`L.lora_A.default.weight` (A) and `L.lora_B.default.weight` (B). The engine is given the plain
-model's weights. They are made from the frozen W each time and nothing is added to W in
-place, so nothing drifts, however many times.
+`L.lora_A.default.weight` (A) and `L.lora_B.default.weight` (B). The engine gets the plain
+model's weights. They are computed from the frozen W each time, and nothing is added to W in
+place, so rounding errors cannot accumulate.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from rllib_dapo.errors import SettingError
 
 ADAPTER = "default"
-"""peft's name of an adapter that nobody named."""
+"""peft's name of an adapter without a name."""
 
 _A, _B = f"lora_A.{ADAPTER}.weight", f"lora_B.{ADAPTER}.weight"
 
@@ -29,7 +29,7 @@ class AdaptedLayer:
     Attributes:
         in_features: width of x.
         out_features: width of h.
-        transposed: W is stored as [in, out] (GPT-2's `Conv1D`), not [out, in].
+        transposed: whether W is stored as [in, out] (GPT-2's `Conv1D`), not as [out, in].
     """
 
     in_features: int
@@ -39,10 +39,10 @@ class AdaptedLayer:
 
 @dataclass(frozen=True, slots=True)
 class LoRALayout:
-    """Where the adapters of a model are: all that `merged_state` needs beside tensors.
+    """Where the adapters of a model are.
 
     Attributes:
-        rank: of A and B.
+        rank: the rank of A and B.
         scaling: s = alpha / rank.
         layers: the adapted layers by their names in the plain model.
     """
@@ -53,7 +53,7 @@ class LoRALayout:
 
     @property
     def shapes(self) -> dict[str, tuple[int, int]]:
-        """Names and shapes of all trained tensors."""
+        """The shapes of all trained tensors, by name."""
         shapes = {}
         for name, layer in self.layers.items():
             shapes[f"{name}.{_A}"] = (self.rank, layer.in_features)
@@ -62,7 +62,7 @@ class LoRALayout:
 
 
 def merged_state(state: Mapping[str, Tensor], layout: LoRALayout) -> dict[str, Tensor]:
-    """The plain model's weights W + s·B·A, under its own names and in its order.
+    """Compute the plain model's weights W + s·B·A, under its own names and in its order.
 
     ```
     L.weight = L.base_layer.weight + s · L.lora_B · L.lora_A      (transposed for Conv1D)
@@ -70,13 +70,13 @@ def merged_state(state: Mapping[str, Tensor], layout: LoRALayout) -> dict[str, T
 
     Args:
         state: all tensors of a model with adapters (`state_dict()`, or gathered from its
-            shards), without a prefix. They are not changed.
+            slices), without a prefix. They are not changed.
         layout: what `add_lora` returned.
 
     Returns:
         What `state_dict()` of the plain model would hold, tied names included. Merged
-        weights are new tensors in float32 (float64 where W is); all others are the very
-        tensors of `state`.
+        weights are new tensors in float32 (float64 where W is); all others are the same
+        objects as in `state`.
 
     Raises:
         KeyError: the state lacks an adapter or an adapted layer.
@@ -95,7 +95,7 @@ def merged_state(state: Mapping[str, Tensor], layout: LoRALayout) -> dict[str, T
 
 
 def adapter_state(state: Mapping[str, Tensor], layout: LoRALayout) -> dict[str, Tensor]:
-    """Only the trained tensors of a state, for small checkpoints.
+    """Return only the trained tensors of a state, for small checkpoints.
 
     Args:
         state: all tensors of a model with adapters.
@@ -108,11 +108,11 @@ def adapter_state(state: Mapping[str, Tensor], layout: LoRALayout) -> dict[str, 
 
 
 def check_adapter_state(state: Mapping[str, Tensor], layout: LoRALayout) -> None:
-    """Refuse to load adapters that are not exactly those of this model.
+    """Refuse to load adapters whose names or shapes differ from this model's.
 
     Args:
         state: what `adapter_state` returned for the model that was saved.
-        layout: of the model to load into.
+        layout: the layout of the model to load into.
 
     Raises:
         SettingError: names or shapes differ.
@@ -136,7 +136,7 @@ def check_adapter_state(state: Mapping[str, Tensor], layout: LoRALayout) -> None
 
 
 def _merged(state: Mapping[str, Tensor], name: str, layout: LoRALayout) -> Tensor:
-    """W + s·B·A of one layer, in at least float32."""
+    """Return W + s·B·A of one layer, in at least float32."""
     weight = state[f"{name}.base_layer.weight"].detach()
     dtype = torch.promote_types(weight.dtype, torch.float32)
     a, b = (state[f"{name}.{part}"].detach().to(dtype) for part in (_A, _B))
@@ -147,7 +147,7 @@ def _merged(state: Mapping[str, Tensor], name: str, layout: LoRALayout) -> Tenso
 
 
 def _require_all(state: Mapping[str, Tensor], layout: LoRALayout) -> None:
-    """A state without some of its adapters would merge to a wrong model silently."""
+    """Refuse a state without some of its adapters, which would merge to a wrong model."""
     needed = [*layout.shapes, *(f"{name}.base_layer.weight" for name in layout.layers)]
     missing = [name for name in needed if name not in state]
     if missing:
@@ -155,6 +155,6 @@ def _require_all(state: Mapping[str, Tensor], layout: LoRALayout) -> None:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """A few of many names."""
+    """Return at most three of the names, and how many there are beside them."""
     rest = len(names) - 3
     return ", ".join(map(repr, names[:3])) + (f" and {rest} more" if rest > 0 else "") or "none"

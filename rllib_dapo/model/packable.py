@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import inspect
-import re
-import sys
 from typing import Any
 
 from rllib_dapo.errors import SettingError
 
-# Layers whose attention is causal over the whole sequence, or a window of it.
+# Layers whose attention is causal over the whole sequence, or over a window of it.
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
-
-# What a model's source hands to its attention and `packed_attention` does not compute.
-_UNSUPPORTED = {
-    "s_aux": "attention sinks",
-    "position_bias": "position biases",
-    "indices": "sparse attention",
-    "block_indices": "sparse attention",
-}
 
 
 def check_packable(config: Any, longest: int) -> None:
-    """Refuse a model whose attention `packed_attention` would not compute rightly.
+    """Refuse a model whose attention `packed_attention` would not compute correctly.
 
-    Reads the configuration and the model class's source; loads no weights.
+    No weights are loaded. What a class and its configuration do not tell, `packed_attention`
+    refuses when it is called.
 
     Args:
         config: the transformers configuration.
         longest: tokens of the longest sequence, prompt and completion together.
 
     Raises:
-        SettingError: the model cannot read packed rows, and why.
+        SettingError: says why the model cannot read packed rows.
     """
     text = config.get_text_config()
     reason = _class_reason(config) or _layer_reason(text, longest)
@@ -42,7 +32,7 @@ def check_packable(config: Any, longest: int) -> None:
 
 
 def _class_reason(config: Any) -> str | None:
-    """What the model's class has against packing."""
+    """Return why the model's class cannot read packed rows, or None."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -52,18 +42,20 @@ def _class_reason(config: Any) -> str | None:
         return "has recurrent layers, whose state would run on from sequence to sequence"
     if not (model._supports_attention_backend and model._can_set_attn_implementation()):
         return "does not let its attention be replaced"
-    source = inspect.getsource(sys.modules[model.__module__])
-    calls = " ".join(re.findall(r"= attention_interface\((.*?)\n\s+\)\n", source, re.DOTALL))
-    for name, what in _UNSUPPORTED.items():
-        if re.search(rf"\b{name}=", calls):
-            return f"has {what}, which packed attention does not compute"
+    # Packed attention computes what torch's `scaled_dot_product_attention` computes. Models
+    # with attention sinks or position biases declare that this is not enough for them.
+    if not model._supports_sdpa:
+        return (
+            "has attention that PyTorch's scaled_dot_product_attention cannot express (for "
+            "instance attention sinks), and neither can packed attention"
+        )
     return None
 
 
 def _layer_reason(text: Any, longest: int) -> str | None:
-    """What the settings of the language model's layers have against packing."""
-    # `is_decoder` does not tell: GPT-NeoX, which is causal, leaves it False. An encoder's
-    # attention is refused when it is called.
+    """Return why the settings of the language model's layers forbid packing, or None."""
+    # `is_decoder` is no evidence: GPT-NeoX, which is causal, leaves it False. The attention of
+    # an encoder is refused when it is called.
     if not getattr(text, "is_causal", True) or getattr(text, "use_bidirectional_attention", False):
         return "has attention that is not causal"
     layers = set(getattr(text, "layer_types", None) or ["full_attention"])
@@ -72,7 +64,7 @@ def _layer_reason(text: Any, longest: int) -> str | None:
     if getattr(text, "attn_logit_softcapping", None):
         return "has a softcap on its attention scores, which packed attention does not compute"
     window = getattr(text, "sliding_window", None)
-    # Some configurations (Qwen2) keep a window that none of their layers uses.
+    # Some configurations (Qwen2) have a window that none of their layers uses.
     used = "sliding_attention" in layers or not getattr(text, "layer_types", None)
     if window and used and getattr(text, "use_sliding_window", True) and window < longest:
         return (

@@ -3,22 +3,20 @@
     PackedRows --packed_inputs--> base_model(**inputs) -> hidden states [1, N, H]
     each layer: q, k, v of N tokens -> causal attention within each sequence -> N tokens
 
-Two ways compute the same. On CUDA in half precision a kernel for sequences of any length
-(flash_attn's, or torch's own) reads them end to end. Everywhere else sequences of similar
-length are padded into buckets, for attention alone: padding comes after a sequence's
-tokens, so causal attention never reads it. Where sequences and tokens lie is worked out
-once per micro-batch, not per layer.
+There are two ways to compute it. On CUDA in half precision, PyTorch's kernel for sequences of
+any length reads them end to end. Everywhere else, sequences of similar length are padded into
+buckets, for attention alone: padding comes after a sequence's tokens, so causal attention
+never reads it. The indices of sequences and tokens are computed once per micro-batch, not in
+every layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
@@ -29,7 +27,7 @@ from rllib_dapo.model.packing import PackedRows
 PACKED_ATTENTION = "rllib_dapo_packed"
 """The name of this implementation in transformers."""
 
-# What models hand to attention and this one has no use for, or handles by name.
+# Arguments that models pass to attention and that do not change its result here.
 _IRRELEVANT = {
     "position_ids", "position_embeddings", "past_key_values", "use_cache", "cache_position",
     "output_attentions", "output_hidden_states", "output_router_logits", "return_dict",
@@ -53,15 +51,15 @@ def use_packed_attention(model: Any) -> None:
 
 
 def packed_inputs(packed: PackedRows, device: torch.device | str) -> dict[str, Any]:
-    """All arguments of `base_model(**inputs)` for one micro-batch.
+    """Return all arguments of `base_model(**inputs)` for one micro-batch.
 
     Args:
-        packed: N tokens.
+        packed: a flat row of N tokens.
         device: the model's.
 
     Returns:
         `input_ids` and `position_ids` int64[1, N], no mask, no cache, and `packed_layout`,
-        which transformers hands through to the attention of every layer.
+        which transformers passes on to the attention of every layer.
     """
     return {
         "input_ids": torch.from_numpy(packed.input_ids).to(device),
@@ -86,7 +84,7 @@ def packed_attention(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Causal attention within each sequence of a packed row; transformers calls it.
+    """Compute causal attention within each sequence of a packed row; transformers calls it.
 
     `softmax(q·kᵀ · scaling) · v` over the tokens of the same sequence up to the query's.
 
@@ -95,13 +93,13 @@ def packed_attention(
         query: [1, Hq, N, D].
         key: [1, Hkv, N, D]; Hq is a multiple of Hkv (grouped-query attention).
         value: [1, Hkv, N, Dv].
-        attention_mask: None.
-        scaling: of the scores; None is 1/√D.
-        dropout: 0; the ratio to the sampling policy would be a random number.
-        packed_layout: of this micro-batch (`packed_inputs`).
-        sliding_window: None, or tokens that no sequence exceeds.
-        is_causal: True, or None if the layer says so itself.
-        **kwargs: anything that would change the result must be None.
+        attention_mask: must be None.
+        scaling: factor of the scores; None is 1/√D.
+        dropout: must be 0, or the ratio to the sampling policy would be a random number.
+        packed_layout: where this micro-batch's sequences are (`packed_inputs`).
+        sliding_window: None, or a number of tokens that no sequence exceeds.
+        is_causal: must be True; None reads it from the layer.
+        **kwargs: any argument that would change the result must be None.
 
     Returns:
         (attended [1, N, Hq, Dv], None).
@@ -130,16 +128,19 @@ def packed_attention(
             "compute; set packing: false"
         )
     q, k, v = (_same_dtype(x, query)[0].transpose(0, 1) for x in (query, key, value))
-    kernel = _varlen_kernel(q.device) if _half_precision(q, v) else None
-    if kernel is not None:
-        attended = _end_to_end(q, k, v, packed_layout.varlen, scaling, kernel)
+    if _has_varlen_kernel(q.device) and _half_precision(q, v):
+        attended = _end_to_end(q, k, v, packed_layout.varlen, scaling)
     else:
         attended = _in_buckets(q, k, v, packed_layout.buckets, scaling)
     return attended[None], None
 
 
 def _same_dtype(tensor: Tensor, query: Tensor) -> Tensor:
-    """Under autocast q and k may be float32 from the rotary embedding, beside v in half."""
+    """Cast q, k, v to one dtype.
+
+    Under autocast q and k may be float32 (from the rotary embedding) where v is in half
+    precision.
+    """
     device = query.device.type
     if torch.is_autocast_enabled(device):
         return tensor.to(torch.get_autocast_dtype(device))
@@ -149,10 +150,11 @@ def _same_dtype(tensor: Tensor, query: Tensor) -> Tensor:
 def _in_buckets(
     q: Tensor, k: Tensor, v: Tensor, index: BucketIndex, scaling: float | None
 ) -> Tensor:
-    """[N, Hq, Dv] by padded attention, one call per bucket; q, k, v are [N, heads, D]."""
+    """Return [N, Hq, Dv] by padded attention, one call per bucket; q, k, v are [N, heads, D]."""
     repeats = q.shape[1] // k.shape[1]
     if repeats > 1 and q.device.type != "cpu":
-        # CUDA's kernels for float32 know no grouped queries; the fallback is quadratic.
+        # CUDA's kernels for float32 do not know grouped queries; PyTorch would fall back to a
+        # computation with quadratic memory.
         k, v = k.repeat_interleave(repeats, dim=1), v.repeat_interleave(repeats, dim=1)
         repeats = 1
     sizes = [n * width for n, width in index.shapes]
@@ -168,42 +170,25 @@ def _in_buckets(
 
 
 def _end_to_end(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    index: VarlenIndex,
-    scaling: float | None,
-    kernel: Callable[..., Any],
+    q: Tensor, k: Tensor, v: Tensor, index: VarlenIndex, scaling: float | None
 ) -> Tensor:
-    """[N, Hq, D] by a kernel that knows where sequences start; q, k, v are [N, heads, D]."""
+    """Return [N, Hq, D] by PyTorch's kernel for sequences end to end; see `_in_buckets`."""
     if index.gather is not None:
         q, k, v = (x.index_select(0, index.gather) for x in (q, k, v))
-    attended: Tensor = kernel(q, k, v, index.starts, index.longest, scaling)
-    return attended if index.scatter is None else attended.index_select(0, index.scatter)
+    starts, longest = index.starts, index.longest
+    attended: Any = varlen_attn(
+        q, k, v, starts, starts, longest, longest,
+        scale=scaling, window_size=(-1, 0), enable_gqa=True,
+    )  # fmt: skip
+    result: Tensor = attended if index.scatter is None else attended.index_select(0, index.scatter)
+    return result
 
 
 def _half_precision(q: Tensor, v: Tensor) -> bool:
-    """True for what the kernels take: half precision, and values as wide as keys."""
+    """Return whether the kernel takes them: half precision, and values as wide as keys."""
     return q.dtype in (torch.bfloat16, torch.float16) and q.shape[-1] == v.shape[-1] <= 256
 
 
-@cache
-def _varlen_kernel(device: torch.device) -> Callable[..., Any] | None:
-    """Causal attention (q, k, v, starts, longest, scaling) on `device`, or None.
-
-    flash_attn where it is installed, as its releases know the newest GPUs; else torch's.
-    """
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
-        return None
-    try:
-        flash_attn = import_module("flash_attn")
-    except ImportError:
-        from torch.nn.attention.varlen import varlen_attn
-
-        return lambda q, k, v, starts, longest, scaling: varlen_attn(
-            q, k, v, starts, starts, longest, longest,
-            scale=scaling, window_size=(-1, 0), enable_gqa=True,
-        )  # fmt: skip
-    return lambda q, k, v, starts, longest, scaling: flash_attn.flash_attn_varlen_func(
-        q, k, v, starts, starts, longest, longest, softmax_scale=scaling, causal=True
-    )
+def _has_varlen_kernel(device: torch.device) -> bool:
+    """Return whether PyTorch's kernel for sequences end to end runs on a device."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -1,4 +1,7 @@
-"""Where the sequences of a packed row lie, as tensors that attention can index with."""
+"""Where the sequences of a packed row are, as index tensors for attention.
+
+Attention on padding takes sequences of similar length together, in buckets.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rllib_dapo.model.attention_buckets import attention_buckets
 from rllib_dapo.types import IntArray
+
+# Attention of one sequence costs O(L²), and one more call takes about 0.1 ms for forward and
+# backward pass, so many calls are better than much padding. On one CPU core, with lognormal
+# lengths of mean 100 and 4 heads of 32, the relative times are: 1.00 without padding (94
+# calls), 1.03 with up to 5% (26 calls), 1.54 with up to 25% (6 calls).
+_WASTE = 0.05
+_FREE_SLOTS = 32  # Padding of this many tokens costs less than a call.
+
+
+def attention_buckets(lengths: IntArray) -> list[IntArray]:
+    """Cut sequences, sorted by length, into buckets with little padding.
+
+    Starting from the longest sequence, a bucket [n, L] takes the next sequence as long as its
+    padding satisfies
+
+        n·L − Σ lengths  ≤  max(5% of Σ lengths, 32),
+
+    so a very long sequence is alone in its bucket.
+
+    Args:
+        lengths: int64[S], tokens of each sequence.
+
+    Returns:
+        Arrays of sequence numbers, longest first; each sequence is in exactly one.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    buckets = []
+    start = longest = tokens = 0
+    for i, length in enumerate(lengths[order].tolist()):
+        slots = (i + 1 - start) * longest
+        if i > start and slots - tokens - length > max(_WASTE * (tokens + length), _FREE_SLOTS):
+            buckets.append(order[start:i])
+            start, tokens = i, 0
+        if i == start:
+            longest = length
+        tokens += length
+    return [*buckets, order[start:]] if len(order) else []
 
 
 class VarlenIndex(NamedTuple):
-    """Sequences end to end, for kernels that know where each one starts.
+    """Sequences end to end, for kernels that read sequences of any length.
 
     Attributes:
-        gather: int64[E] of `PackedRows`, or None.
-        scatter: int64[N] of `PackedRows`, or None.
-        starts: int32[S + 1], where sequences start, and the end of the last one.
+        gather: int64[E], see `PackedRows`, or None.
+        scatter: int64[N], see `PackedRows`, or None.
+        starts: int32[S + 1], where each sequence starts, and the end of the last one.
         longest: tokens of the longest sequence.
     """
 
@@ -30,11 +69,11 @@ class VarlenIndex(NamedTuple):
 
 
 class BucketIndex(NamedTuple):
-    """Sequences padded into buckets of [n, L] slots, M = Σ n·L slots in all.
+    """Sequences padded into buckets of [n, L] slots; there are M = Σ n·L slots in all.
 
     Attributes:
         shapes: (n, L) of each bucket.
-        gather: int64[M], position in the flat row of each slot's token; 0 for padding.
+        gather: int64[M], the position in the flat row of each slot's token; 0 for padding.
         scatter: int64[N], the slot whose result each position of the flat row gets.
     """
 
@@ -44,17 +83,16 @@ class BucketIndex(NamedTuple):
 
 
 class PackedLayout:
-    """Where the sequences of one flat row lie, ready for either way of attention.
+    """Where the sequences of one flat row are, for both kinds of attention.
 
-    Deliberately not a dataclass: FSDP copies those for every layer it calls, and with them
-    would go what is worked out here once.
+    This is not a dataclass on purpose: FSDP copies dataclasses for every layer it calls, and a
+    copy would compute the cached indices again.
 
     Args:
-        lengths: int64[S], `gather`: int64[E] or None, `scatter`: int64[N] or None, all of
-            `PackedRows`.
-        gather: see above.
-        scatter: see above.
-        device: where the indices go.
+        lengths: int64[S], see `PackedRows`, as for the next two.
+        gather: int64[E] or None.
+        scatter: int64[N] or None.
+        device: the device of the index tensors.
     """
 
     def __init__(
@@ -70,7 +108,7 @@ class PackedLayout:
 
     @cached_property
     def varlen(self) -> VarlenIndex:
-        """For kernels that read sequences end to end."""
+        """The indices for kernels that read sequences end to end."""
         starts = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int32)
         gather, scatter = self._gather, self._scatter
         return VarlenIndex(
@@ -82,7 +120,7 @@ class PackedLayout:
 
     @cached_property
     def buckets(self) -> BucketIndex:
-        """For attention on padded buckets."""
+        """The indices for attention on padded buckets."""
         lengths = self._lengths
         starts = np.cumsum(lengths) - lengths
         shapes, slots, tokens = [], [], []

@@ -2,13 +2,13 @@
 
     lengths --pack--> bins of rows --select--> TokenBatch --pack_rows--> PackedRows
 
-Embeddings, projections and MLPs treat tokens one by one, so they need no padding. Only
+Embeddings, projections and MLPs treat each token by itself, so they need no padding. Only
 attention has to know where sequences end (`rllib_dapo.model.packed_attention`).
 
-Answers to the same prompt can share it. By causality the hidden states of a prompt do not
-depend on what follows, so one copy serves all its answers:
+Completions of the same prompt can share it. By causality the hidden states of a prompt do not
+depend on what follows, so one copy serves all its completions:
 
-    [prompt, answer 1, prompt, answer 2]  ->  [prompt, answer 1, answer 2]
+    [prompt, completion 1, prompt, completion 2]  ->  [prompt, completion 1, completion 2]
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_dapo.errors import TrainingError
-from rllib_dapo.model.batching import ragged_ranges
+from rllib_dapo.model.batching import check_prompts, ragged_ranges
 from rllib_dapo.settings.checks import check_value
-from rllib_dapo.types import IntArray, TokenBatch
+from rllib_dapo.types import BoolArray, IntArray, TokenBatch
+
+# -- Which rows go through the model together -------------------------------------------------
 
 
 def pack(lengths: IntArray, max_tokens: int) -> list[IntArray]:
-    """Rows that go through the model together, by best-fit decreasing bin packing.
+    """Choose the rows of each micro-batch by best-fit decreasing bin packing.
 
     From the longest row to the shortest, each goes to the fullest bin that still has room
-    for it, or opens a new one. Bins keep the order they were opened in, so the longest
-    rows come first: what does not fit into memory fails at once. A row longer than the
-    budget goes alone. Equal lengths keep their order; nothing is random.
+    for it, or into a new bin. Bins keep the order in which they were opened, so the longest
+    rows come first: if memory is too small, that shows at once. A row longer than the budget
+    goes alone. Equal lengths keep their order; nothing is random.
 
     Args:
         lengths: int64[B], tokens of each row.
@@ -42,28 +43,21 @@ def pack(lengths: IntArray, max_tokens: int) -> list[IntArray]:
     Raises:
         SettingError: `max_tokens` is below 1.
     """
-    check_value("max_tokens_per_microbatch", max_tokens)
-    sizes = lengths.tolist()
-    bins: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # (tokens left, bin), ascending
+    bins, sizes = _Bins(max_tokens), lengths.tolist()
     for row in np.argsort(-lengths, kind="stable").tolist():
-        at = bisect_left(rooms, (sizes[row],))
-        if at < len(rooms):
-            room, number = rooms.pop(at)
-        else:
-            room, number = max_tokens, len(bins)
-            bins.append([])
-        bins[number].append(row)
-        if room >= sizes[row]:  # an overlong row leaves no room
-            insort(rooms, (room - sizes[row], number))
-    return [np.array(rows, np.int64) for rows in bins]
+        number = bins.fullest_with_room_for(sizes[row])
+        bins.add(bins.open() if number is None else number, [row], sizes[row])
+    return [np.array(rows, np.int64) for rows in bins.rows]
 
 
 def distinct_prompts(batch: TokenBatch) -> IntArray:
-    """int64[B], the same number for rows with the same prompt tokens: 0, 1, … as they appear.
+    """Number the prompts 0, 1, … as they appear; rows with the same tokens get the same number.
 
-    Tokens are compared, not `batch.groups`: two problems with one text share their prompt,
-    and a group whose prompts differ (none should) does no harm.
+    Tokens are compared, not `batch.groups`: two problems with the same text then share their
+    prompt, and a group whose prompts differ (none should) does no harm.
+
+    Returns:
+        int64[B].
     """
     starts = np.cumsum(batch.lengths) - batch.lengths
     ends = starts + batch.prompt_lengths
@@ -80,14 +74,13 @@ def distinct_prompts(batch: TokenBatch) -> IntArray:
 def pack_shared(
     prompt_lengths: IntArray, completion_lengths: IntArray, prompts: IntArray, max_tokens: int
 ) -> list[IntArray]:
-    """`pack` for rows that share prompts: a bin holds each of its prompts once.
+    """Do what `pack` does for rows that share prompts: a bin holds each of its prompts once.
 
         tokens of a bin = Σ_{distinct prompts} |p| + Σ_{rows} |o|  ≤  max_tokens
 
-    From the largest group of rows with one prompt to the smallest, what is left of the
-    group goes whole to the fullest bin with room for it. If there is none, the group is
-    split: as many answers as fit, longest first, go to the emptiest bin if their tokens
-    make up for computing the prompt once more, and to a new bin if not.
+    The rows with one prompt are a group. From the largest group to the smallest, the rest of
+    the group goes whole to the fullest bin with room for it. If no bin has room, the group is
+    split (`_bin_for_part`).
 
     Args:
         prompt_lengths: int64[B], tokens.
@@ -102,41 +95,89 @@ def pack_shared(
     Raises:
         SettingError: `max_tokens` is below 1.
     """
-    check_value("max_tokens_per_microbatch", max_tokens)
-    completions = completion_lengths.tolist()
-    bins: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # (tokens left, bin), ascending
-    left_over: list[int] = []  # of each bin
-    for prompt, rows in _groups(prompt_lengths, completion_lengths, prompts):
-        left = rows
-        while left:
-            at = bisect_left(rooms, (prompt + sum(completions[row] for row in left),))
-            taken = left
-            if at == len(rooms):  # nowhere as a whole
-                at -= 1
-                taken = _fitting(left, completions, rooms[at][0] - prompt) if rooms else []
-                if not taken or sum(completions[row] for row in taken) < prompt:
-                    at = len(rooms)
-                    taken = _fitting(left, completions, max_tokens - prompt) or left[:1]
-                    rooms.append((max_tokens, len(bins)))
-                    bins.append([])
-                    left_over.append(max_tokens)
-            room, number = rooms.pop(at)
-            room -= prompt + sum(completions[row] for row in taken)
-            bins[number] += taken
-            left_over[number] = room
-            if room >= 0:
-                insort(rooms, (room, number))
+    bins, sizes = _Bins(max_tokens), completion_lengths.tolist()
+    for prompt, rows in _rows_by_prompt(prompt_lengths, completion_lengths, prompts):
+        rest = rows
+        while rest:
+            taken = rest
+            number = bins.fullest_with_room_for(prompt + sum(sizes[row] for row in rest))
+            if number is None:
+                number, taken = _bin_for_part(bins, prompt, rest, sizes)
+            bins.add(number, taken, prompt + sum(sizes[row] for row in taken))
             gone = set(taken)
-            left = [row for row in left if row not in gone]
-    fullest_first = sorted(range(len(bins)), key=left_over.__getitem__)
-    return [np.array(bins[number], np.int64) for number in fullest_first]
+            rest = [row for row in rest if row not in gone]
+    fullest_first = sorted(range(len(bins.rows)), key=bins.room.__getitem__)
+    return [np.array(bins.rows[number], np.int64) for number in fullest_first]
 
 
-def _groups(
+class _Bins:
+    """Bins of rows with a budget of tokens each, searchable by the room left in them.
+
+    Attributes:
+        budget: tokens that a bin should hold at most.
+        rows: row numbers of each bin.
+        room: tokens left in each bin; negative where one row exceeds the budget.
+    """
+
+    def __init__(self, budget: int) -> None:
+        check_value("max_tokens_per_microbatch", budget)
+        self.budget = budget
+        self.rows: list[list[int]] = []
+        self.room: list[int] = []
+        self._by_room: list[tuple[int, int]] = []  # (room, bin), ascending; no overfull bins
+
+    def open(self) -> int:
+        """Add an empty bin and return its number."""
+        number = len(self.rows)
+        self.rows.append([])
+        self.room.append(self.budget)
+        insort(self._by_room, (self.budget, number))
+        return number
+
+    def add(self, number: int, rows: list[int], tokens: int) -> None:
+        """Put rows with this number of tokens together into a bin."""
+        del self._by_room[bisect_left(self._by_room, (self.room[number], number))]
+        self.rows[number] += rows
+        self.room[number] -= tokens
+        if self.room[number] >= 0:
+            insort(self._by_room, (self.room[number], number))
+
+    def fullest_with_room_for(self, tokens: int) -> int | None:
+        """Return the bin with the least room that is still enough, or None."""
+        at = bisect_left(self._by_room, (tokens,))
+        return self._by_room[at][1] if at < len(self._by_room) else None
+
+    def emptiest(self) -> int | None:
+        """Return the bin with the most room, or None if there is no bin."""
+        return self._by_room[-1][1] if self._by_room else None
+
+
+def _bin_for_part(
+    bins: _Bins, prompt: int, rows: list[int], sizes: list[int]
+) -> tuple[int, list[int]]:
+    """Choose a bin, and which of a group's rows go into it, where no bin has room for all.
+
+    As many completions as fit, longest first, go to the emptiest bin, if their tokens make up
+    for computing the prompt once more. If not, they go to a new bin.
+
+    Args:
+        bins: the bins so far.
+        prompt: tokens of the group's prompt.
+        rows: the rest of the group, from the longest completion on.
+        sizes: tokens of each completion, by row number.
+    """
+    emptiest = bins.emptiest()
+    if emptiest is not None:
+        taken = _fitting(rows, sizes, bins.room[emptiest] - prompt)
+        if taken and sum(sizes[row] for row in taken) >= prompt:
+            return emptiest, taken
+    return bins.open(), _fitting(rows, sizes, bins.budget - prompt) or rows[:1]
+
+
+def _rows_by_prompt(
     prompt_lengths: IntArray, completion_lengths: IntArray, prompts: IntArray
 ) -> list[tuple[int, list[int]]]:
-    """(prompt length, rows from the longest completion on) of each prompt, most tokens first."""
+    """Return (prompt length, rows from the longest completion on), most tokens first."""
     order = np.lexsort((-completion_lengths, prompts))  # by prompt, then by completion
     cuts = np.flatnonzero(np.diff(prompts[order])) + 1
     groups = [
@@ -147,13 +188,16 @@ def _groups(
 
 
 def _fitting(rows: list[int], sizes: list[int], room: int) -> list[int]:
-    """Those of `rows` that fit into `room` together, each taken if it still fits."""
+    """Return the rows that fit into `room` together; each is taken if it still fits."""
     taken = []
     for row in rows:
         if sizes[row] <= room:
             room -= sizes[row]
             taken.append(row)
     return taken
+
+
+# -- How the rows of a micro-batch are laid out -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,25 +209,25 @@ class PackedRows:
         hidden.reshape(N, H)[predictors] -> [T, H], predicts targets [T]
 
     in the order of `TokenBatch.old_logprobs`. Where prompts are shared, attention runs on
-    copies: E tokens, each answer behind its own copy of the prompt,
+    copies: E tokens, each completion behind its own copy of the prompt,
 
         attended = attention(q[gather], k[gather], v[gather])[scatter],
 
-    and the other copies' results, being equal, are dropped. Their gradients add up.
+    and the results of the other copies, which are equal, are dropped. Their gradients add up.
 
     Attributes:
         input_ids: int64[1, N].
-        position_ids: int64[1, N], from 0 in every sequence; an answer goes on from its
-            prompt.
-        predictors: int64[T], position in the flat row of the state that predicts each
+        position_ids: int64[1, N], from 0 in every sequence; a completion continues the
+            numbers of its prompt.
+        predictors: int64[T], the position in the flat row of the state that predicts each
             target. The end of a shared prompt occurs several times.
         targets: int64[T], completion token ids of all rows, end to end.
         lengths: int64[S], tokens of the sequences as attention sees them, end to end;
             none is 0. Σ lengths = E, or N if nothing is shared.
-        gather: int64[E], position in the flat row of each token that attention sees, or
+        gather: int64[E], the position in the flat row of each token that attention sees, or
             None if no prompt is shared (the identity).
         scatter: int64[N], the inverse: where attention's result for each position of the
-            flat row is; None with `gather`.
+            flat row is. None where `gather` is None.
 
     Example: rows [1,4 | 5,2] and [1,4 | 6] (prompt | completion), with a shared prompt:
         input_ids [[1,4,5,2,6]], position_ids [[0,1,2,3,2]], predictors [1,2, 1],
@@ -207,72 +251,100 @@ def pack_rows(batch: TokenBatch, *, share_prompts: bool) -> PackedRows:
         share_prompts: True computes equal prompts once, False once per row.
 
     Raises:
-        TrainingError: a completion follows an empty prompt; nothing predicts its start.
+        TrainingError: a completion follows an empty prompt, so nothing predicts its start.
     """
-    prompt_lengths, completion_lengths = batch.prompt_lengths, batch.completion_lengths
-    orphans = np.flatnonzero((prompt_lengths < 1) & (completion_lengths > 0))
-    if len(orphans):
-        raise TrainingError(
-            f"row {orphans[0]} has a completion but prompt_lengths=0, so no token predicts its "
-            "first one; begin prompts with a BOS token or use a prompt_template"
-        )
-    count = len(batch)
-    prompts = distinct_prompts(batch) if share_prompts else np.arange(count)
-    order = np.argsort(prompts, kind="stable")  # rows as they lie in the flat row
-    opens = np.diff(prompts[order], prepend=-1) != 0  # the first row of each prompt
+    check_prompts(batch)
+    prompts = distinct_prompts(batch) if share_prompts else np.arange(len(batch))
+    flat = _flat_row(batch, prompts)
+    order, sizes = flat.order, flat.sizes.ravel()
 
-    # The pieces of the flat row: of each row in `order` its prompt, if it opens one, and
-    # its answer.
-    pieces = np.stack([prompt_lengths[order] * opens, completion_lengths[order]], axis=1)
-    ends = np.cumsum(pieces).reshape(count, 2)
-    prompt_at, answer_at = np.empty(count, np.int64), np.empty(count, np.int64)
-    openers = np.flatnonzero(opens)[np.cumsum(opens) - 1]  # of the prompt of each row
-    prompt_at[order] = (ends - pieces)[openers, 0]
-    answer_at[order] = (ends - pieces)[:, 1]
+    prompt_source = np.cumsum(batch.lengths) - batch.lengths  # in `batch.token_ids`
+    completion_source = prompt_source + batch.prompt_lengths
+    sources = np.stack([prompt_source[order], completion_source[order]], axis=1)
+    first_positions = np.stack([np.zeros_like(order), batch.prompt_lengths[order]], axis=1)
 
-    row_at = np.cumsum(batch.lengths) - batch.lengths
-    sources = np.stack([row_at[order], (row_at + prompt_lengths)[order]], axis=1)
-    firsts = np.stack([np.zeros_like(order), prompt_lengths[order]], axis=1)
-    input_ids = batch.token_ids[ragged_ranges(sources.ravel(), pieces.ravel())]
-
-    predictors = ragged_ranges(answer_at - 1, completion_lengths)
-    answered = completion_lengths > 0
-    first_targets = (np.cumsum(completion_lengths) - completion_lengths)[answered]
-    predictors[first_targets] = (prompt_at + prompt_lengths - 1)[answered]
-
-    lengths, gather, scatter = _attention_sequences(
-        order, opens, np.stack([prompt_at, answer_at], 1), prompt_lengths, completion_lengths
-    )
+    lengths, gather, scatter = _attention_sequences(batch, flat)
     return PackedRows(
-        input_ids=input_ids[None],
-        position_ids=ragged_ranges(firsts.ravel(), pieces.ravel())[None],
-        predictors=predictors,
-        targets=batch.token_ids[ragged_ranges(row_at + prompt_lengths, completion_lengths)],
+        input_ids=batch.token_ids[ragged_ranges(sources.ravel(), sizes)][None],
+        position_ids=ragged_ranges(first_positions.ravel(), sizes)[None],
+        predictors=_predictors(batch, flat),
+        targets=batch.token_ids[ragged_ranges(completion_source, batch.completion_lengths)],
         lengths=lengths,
         gather=gather,
         scatter=scatter,
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _FlatRow:
+    """Where the B rows of a batch are in the flat row.
+
+    Rows with the same prompt follow one another; the first of them brings the prompt along.
+
+    Attributes:
+        order: int64[B], row numbers in the order of the flat row.
+        brings_prompt: bool[B], in that order.
+        sizes: int64[B, 2], in that order: tokens of the prompt, 0 where the row does not
+            bring it along, and of the completion.
+        prompt_start: int64[B], by row number, where the row's prompt starts.
+        completion_start: int64[B], by row number, where the row's completion starts.
+    """
+
+    order: IntArray
+    brings_prompt: BoolArray
+    sizes: IntArray
+    prompt_start: IntArray
+    completion_start: IntArray
+
+
+def _flat_row(batch: TokenBatch, prompts: IntArray) -> _FlatRow:
+    """Put rows with the same prompt number one after the other."""
+    order = np.argsort(prompts, kind="stable")
+    brings_prompt = np.diff(prompts[order], prepend=-1) != 0
+    sizes = np.stack(
+        [batch.prompt_lengths[order] * brings_prompt, batch.completion_lengths[order]], axis=1
+    )
+    starts = np.cumsum(sizes).reshape(sizes.shape) - sizes
+    # For each place in `order`, the place of the row that brings its prompt along.
+    bringer = np.flatnonzero(brings_prompt)[np.cumsum(brings_prompt) - 1]
+    prompt_start, completion_start = np.empty_like(order), np.empty_like(order)
+    prompt_start[order] = starts[bringer, 0]
+    completion_start[order] = starts[:, 1]
+    return _FlatRow(order, brings_prompt, sizes, prompt_start, completion_start)
+
+
+def _predictors(batch: TokenBatch, flat: _FlatRow) -> IntArray:
+    """Return `PackedRows.predictors`: the token before each completion token."""
+    lengths = batch.completion_lengths
+    predictors = ragged_ranges(flat.completion_start - 1, lengths)
+    # The first token of a completion is predicted by the end of its prompt, which may be
+    # elsewhere in the flat row.
+    not_empty = lengths > 0
+    first_targets = (np.cumsum(lengths) - lengths)[not_empty]
+    predictors[first_targets] = (flat.prompt_start + batch.prompt_lengths - 1)[not_empty]
+    return predictors
+
+
 def _attention_sequences(
-    order: IntArray,
-    opens: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    starts: IntArray,
-    prompt_lengths: IntArray,
-    completion_lengths: IntArray,
+    batch: TokenBatch, flat: _FlatRow
 ) -> tuple[IntArray, IntArray | None, IntArray | None]:
-    """`lengths`, `gather` and `scatter` of `PackedRows`; `starts` are [B, 2] in the flat row."""
-    # A row without an answer adds nothing to a prompt that another row brings along.
-    group = np.cumsum(opens)
-    answered = np.isin(group, group[completion_lengths[order] > 0])
-    rows = order[(completion_lengths[order] > 0) | (opens & ~answered)]
-    pieces = np.stack([prompt_lengths[rows], completion_lengths[rows]], axis=1)
-    lengths = pieces.sum(axis=1)
-    gather = ragged_ranges(starts[rows].ravel(), pieces.ravel())
+    """Return `lengths`, `gather` and `scatter` of `PackedRows`."""
+    order = flat.order
+    # A row with an empty completion is a sequence only where no other row has its prompt.
+    has_completion = batch.completion_lengths[order] > 0
+    group = np.cumsum(flat.brings_prompt)
+    group_has_completion = np.isin(group, group[has_completion])
+    rows = order[has_completion | (flat.brings_prompt & ~group_has_completion)]
+
+    starts = np.stack([flat.prompt_start[rows], flat.completion_start[rows]], axis=1)
+    sizes = np.stack([batch.prompt_lengths[rows], batch.completion_lengths[rows]], axis=1)
+    lengths = sizes.sum(axis=1)
     lengths = lengths[lengths > 0]
-    total = int((prompt_lengths[order] * opens).sum() + completion_lengths.sum())
-    if len(gather) == total:
+    gather = ragged_ranges(starts.ravel(), sizes.ravel())
+    total = int(flat.sizes.sum())
+    if len(gather) == total:  # Nothing is shared.
         return lengths, None, None
     scatter = np.empty(total, np.int64)
-    scatter[gather[::-1]] = np.arange(len(gather))[::-1]  # the first copy comes last and stays
+    # Of several copies the first is read; it is written last.
+    scatter[gather[::-1]] = np.arange(len(gather))[::-1]
     return lengths, gather, scatter

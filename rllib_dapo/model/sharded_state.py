@@ -1,11 +1,11 @@
-"""Whole states of sharded modules and optimizers, in the format of those that are not.
+"""Whole states of sharded modules and optimizers, in the format of unsharded ones.
 
     slices --full_state, full_optimizer_state--> the names and arrays of one learner
     whole state --load_full_state, load_full_optimizer_state--> slices
 
-So a checkpoint knows nothing of the number of learners that wrote it, and any number can
-read it. Parameters are gathered one after the other: beside the slices, a rank that does not
-keep the result needs room for the largest of them only.
+So a checkpoint does not depend on the number of learners that wrote it, and any number can
+read it. Parameters are gathered one after the other: a rank that does not keep the result
+needs memory for its slices and for the largest parameter only.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from rllib_dapo.errors import TrainingError
 def full_state(
     module: nn.Module, *, keep: bool, only: Collection[str] | None = None
 ) -> dict[str, Tensor]:
-    """The whole `state_dict` of a module with slices in it; a collective call.
+    """Return the whole `state_dict` of a sharded module; a collective call.
 
     Args:
-        module: sharded, or one with sharded parts.
-        keep: False takes part and returns an empty dictionary.
-        only: names to gather, the same on every rank; None: all.
+        module: a sharded module, or one with sharded parts.
+        keep: False takes part in the call and returns an empty dictionary.
+        only: the names to gather, the same on every rank; None gathers all.
 
     Returns:
-        CPU tensors by name; names of tied weights share one.
+        CPU tensors by name; names of tied weights share one tensor.
     """
     result, seen = {}, {}
-    # keep_vars: tied weights are one object then, to be gathered once.
+    # With `keep_vars` tied weights are one object, which is gathered once.
     for name, tensor in module.state_dict(keep_vars=True).items():
         if only is not None and name not in only:
             continue
@@ -53,15 +53,15 @@ def full_state(
 def load_full_state(
     module: nn.Module, state: Mapping[str, Any], *, only: Collection[str] | None = None
 ) -> None:
-    """Give each slice its part of a whole state; every rank calls this with all of it.
+    """Load a whole state into a module; every rank calls this with all of it.
 
-    Nothing is exchanged between the ranks.
+    Each slice takes its part, and the ranks exchange nothing.
 
     Args:
-        module: sharded, or one with sharded parts, or one without any.
-        state: tensors or arrays by name. Names that the module lacks are passed over, as
-            RLlib does.
-        only: names that are to be loaded; None: all that the module has.
+        module: any module, sharded or not.
+        state: tensors or arrays by name. Names that the module lacks are ignored, as in
+            RLlib.
+        only: the names to load; None loads all that the module has.
 
     Raises:
         TrainingError: a name is missing, or a shape differs.
@@ -85,9 +85,9 @@ def fill_from_rank_0(
     """Scatter rank 0's weights over the slices, and copy its buffers; a collective call.
 
     Args:
-        module: sharded; on other ranks than 0 its values are undefined so far.
+        module: a sharded module, whose values are still undefined on ranks other than 0.
         state: on rank 0 the whole `state_dict`, else None.
-        mesh: what the module is sharded over.
+        mesh: the mesh over which the module is sharded.
     """
     seen = set()
     for name, tensor in module.state_dict(keep_vars=True).items():
@@ -101,20 +101,20 @@ def fill_from_rank_0(
             else torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
         )
         tensor.copy_(distribute_tensor(whole, mesh, tensor.placements, src_data_rank=0))
-    # Those outside of the state too, such as the frequencies of rotary embeddings.
+    # Some buffers, such as the frequencies of rotary embeddings, are not part of the state.
     for buffer in module.buffers():
         dist.broadcast(buffer, group_src=0, group=mesh.get_group())
 
 
 def full_optimizer_state(optimizer: Optimizer, *, keep: bool) -> dict[str, Any]:
-    """The whole `state_dict` of an optimizer of sharded parameters; a collective call.
+    """Return the whole `state_dict` of an optimizer of sharded parameters; a collective call.
 
     Args:
-        optimizer: of any per-parameter state; AdamW has `step` and two moments.
-        keep: False takes part and returns no per-parameter state.
+        optimizer: any optimizer; AdamW has `step` and two moments for each parameter.
+        keep: False takes part in the call and returns no state of parameters.
 
     Returns:
-        As `Optimizer.state_dict`, with whole tensors on the CPU.
+        What `Optimizer.state_dict` returns, with whole tensors on the CPU.
     """
     state = optimizer.state_dict()
     whole = {
@@ -125,11 +125,11 @@ def full_optimizer_state(optimizer: Optimizer, *, keep: bool) -> dict[str, Any]:
 
 
 def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer of sharded parameters its part of a whole state, on every rank.
+    """Load a whole state into an optimizer of sharded parameters, on every rank.
 
     Args:
-        optimizer: with the same parameters in the same order as the one of the state.
-        state: as `full_optimizer_state` returned it, tensors or arrays.
+        optimizer: has the same parameters in the same order as the optimizer of the state.
+        state: what `full_optimizer_state` returned, as tensors or arrays.
 
     Raises:
         TrainingError: the number of parameters or a shape differs.
@@ -143,7 +143,7 @@ def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) ->
         )
     parts = {
         number: {
-            # Copies: the optimizer writes into them. `step` belongs to the whole parameter.
+            # These are copies, because the optimizer writes into them. `step` is no slice.
             key: _part_for(param, value, f"{key} of parameter {number}").clone()
             if np.ndim(value)
             else torch.tensor(float(value))
@@ -156,7 +156,7 @@ def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) ->
 
 
 def _gather(value: Any, keep: bool) -> Any:
-    """A whole tensor on the CPU; None if it is not to be kept."""
+    """Return a whole tensor on the CPU, or None if it is not to be kept."""
     if isinstance(value, DTensor):
         value = value.full_tensor().detach()
     if not keep:
@@ -165,9 +165,10 @@ def _gather(value: Any, keep: bool) -> Any:
 
 
 def _part_for(target: Tensor, whole: Any, name: str) -> Tensor:
-    """What belongs into `target`, a slice or not, of a whole tensor or array."""
+    """Return the part of a whole tensor or array that belongs into `target`, a slice or not."""
     if isinstance(whole, np.ndarray):
-        with warnings.catch_warnings():  # arrays in Ray's shared memory are read-only: so do we
+        with warnings.catch_warnings():
+            # PyTorch warns about read-only arrays (Ray's shared memory), which are only read.
             warnings.simplefilter("ignore", UserWarning)
             whole = torch.from_numpy(whole)
     tensor: Tensor = torch.as_tensor(whole)

@@ -3,9 +3,9 @@
     loaded on rank 0 --shard_causal_lm--> sliced along the first dimension over all ranks
     forward, backward --> a layer is gathered for its use; its gradient is summed and sliced
 
-Weights, gradients and the optimizer's state are `DTensor`s of which a rank of R holds 1/R.
-A forward or backward pass is a series of collective calls: every rank makes the same number
-of them, with `ops.batching.idle_row` where it has no data. Source: Zhao et al. 2023 (arXiv
+Weights, gradients and the optimizer's state are `DTensor`s; each of R ranks holds 1/R of them.
+A forward or backward pass is a series of collective calls, so every rank makes the same number
+of passes, with `batching.idle_row` where it has no data. Source: Zhao et al. 2023 (arXiv
 2304.11277); the interface is torch's `fully_shard`.
 """
 
@@ -27,19 +27,23 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 
 from rllib_dapo.errors import SettingError, TrainingError
-from rllib_dapo.model.collectives import is_first
 from rllib_dapo.model.sharded_state import fill_from_rank_0
 
 _T = TypeVar("_T")
 
 
+def is_first() -> bool:
+    """Return whether this is rank 0 of the learners, or the only one."""
+    return not dist.is_initialized() or dist.get_rank() == 0
+
+
 def is_sharded(module: nn.Module) -> bool:
-    """True if `shard` was applied to this module."""
+    """Return whether `shard` was applied to this module."""
     return isinstance(module, FSDPModule)
 
 
 def decoder_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers of a Hugging Face model that are gathered one at a time.
+    """Return the layers of a Hugging Face model, which are gathered one at a time.
 
     Raises:
         SettingError: the model does not name them.
@@ -64,24 +68,25 @@ def shard(
 ) -> None:
     """Slice a module's parameters over the ranks of a mesh, in place.
 
-    Each layer is one group, gathered for its forward and again for its backward pass. What
-    is in no layer (embeddings, final norm, head; tied weights stay tied) is the root's
-    group, gathered from the begin of a forward pass to the end of its backward pass. Names
-    and order of parameters stay; the parameters themselves are new, so the optimizer is
-    made afterwards.
+    Each layer is one group, gathered for its forward and again for its backward pass. All
+    other parameters (embeddings, final norm, head; tied weights stay tied) are the root's
+    group, gathered from the beginning of a forward pass to the end of its backward pass.
+    Names and order of the parameters stay; the parameters themselves are new, so the
+    optimizer must be made afterwards.
 
-    Gradients are summed over the ranks. FSDP would average them; but the loss has the
-    denominator of the global minibatch already, so g = Σ_r g_r is the gradient.
+    Gradients are summed over the ranks: g = Σ_r g_r. FSDP's default is the average, but the
+    loss has the denominator of the global minibatch already.
 
     Args:
-        module: the root; its class changes, and `run_as_forward` runs code as its forward.
-        layers: submodules that hold no part of each other.
-        mesh: one-dimensional.
-        compute_dtype: of the gathered weights, activations and a rank's own gradients.
-            The slices, the sum over the ranks and the optimizer stay as the module is.
+        module: the root. Its class changes, and it gets a method `run_as_forward`.
+        layers: submodules that do not contain each other.
+        mesh: a one-dimensional mesh.
+        compute_dtype: the number format of the gathered weights, the activations and a
+            rank's own gradients. The slices, the sum over the ranks and the optimizer keep
+            the format of the module.
     """
     policy = MixedPrecisionPolicy(
-        # A master weight that has this format anyway is not to be copied.
+        # None avoids a copy of master weights that have this format already.
         param_dtype=None if compute_dtype == torch.float32 else compute_dtype,
         reduce_dtype=torch.float32,
     )
@@ -89,7 +94,7 @@ def shard(
     for group in groups:
         fully_shard(group, mesh=mesh, mp_policy=policy)
     for group in groups:
-        # Without the second call a factor makes a reduction that only NCCL knows.
+        # With a factor alone, FSDP chooses a reduction that only NCCL has.
         group.set_gradient_divide_factor(1.0)  # type: ignore[operator]
         group.set_force_sum_reduction_for_comms(True)  # type: ignore[operator]
     module.run_as_forward = _call  # type: ignore[assignment]
@@ -99,13 +104,13 @@ def shard(
 def run_as_forward(module: nn.Module, function: Callable[[], _T]) -> _T:
     """Call a function that uses the root's own weights, as the forward pass of the root.
 
-    Outside of a forward pass the weights are slices. The hooks of FSDP belong to
-    `module.forward`; what computes with the module in another way needs them too. A module
-    that is not sharded needs none: the function is called.
+    Outside of a forward pass the weights are slices, and FSDP gathers them in hooks of
+    `module.forward`. A function that computes with the module in another way needs these
+    hooks, too. If the module is not sharded, the function is simply called.
 
     Args:
-        module: what `shard` was applied to.
-        function: returns tensors, or a dictionary of them, to call `backward` on.
+        module: a module that `shard` was applied to, or any other.
+        function: returns tensors, or a tuple or dictionary of them, to call `backward` on.
     """
     if not is_sharded(module):
         return function()
@@ -114,9 +119,9 @@ def run_as_forward(module: nn.Module, function: Callable[[], _T]) -> _T:
 
 
 def reshard(module: nn.Module) -> None:
-    """Let go of the root's gathered weights after a forward pass without a backward pass.
+    """Free the root's gathered weights after a forward pass without a backward pass.
 
-    The backward pass would do so. A module that is not sharded has nothing to let go.
+    A backward pass frees them itself. Nothing happens if the module is not sharded.
     """
     if is_sharded(module):
         module.reshard()  # type: ignore[operator]
@@ -132,20 +137,20 @@ def shard_causal_lm(
     """Slice a language model over all ranks, in place; a collective call.
 
     Args:
-        model: on rank 0 with its weights (on the CPU, so that a GPU never has all of them);
-            on the other ranks with the same structure, on the meta device.
-        device: where this rank's slices go.
+        model: on rank 0 the model with its weights (on the CPU, so that no GPU ever holds all
+            of them); on the other ranks the same structure on the meta device.
+        device: the device of this rank's slices.
         compute_dtype: see `shard`.
 
     Raises:
         SettingError: the model does not name its layers.
         TrainingError: the ranks do not have the same model.
     """
-    if device.type != "cpu":  # else the mesh would choose one by the rank, not Ray's
+    if device.type != "cpu":  # The mesh would choose a device by the rank, not the one from Ray.
         torch.accelerator.set_device_index(device.index or 0)
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     _check_same_structure(model)
-    # References: what `shard` does to rank 0's parameters must not lose the other slices.
+    # `shard` replaces rank 0's parameters by slices; these references keep the whole ones.
     whole = dict(model.state_dict()) if is_first() else None
     shard(model, decoder_layers(model), mesh, compute_dtype=compute_dtype)
     if whole is None:
@@ -154,7 +159,7 @@ def shard_causal_lm(
 
 
 def _check_same_structure(model: nn.Module) -> None:
-    """Refuse what would mix up weights, or wait for a partner for ever."""
+    """Refuse different models, which would mix up weights or block in a collective call."""
     own = [
         (name, tuple(tensor.shape), str(tensor.dtype))
         for name, tensor in [*model.state_dict().items(), *model.named_buffers()]
@@ -177,22 +182,23 @@ def clip_gradient_norm(params: Iterable[Tensor], limit: float | None) -> Tensor:
     ‖g‖ = √ Σ_i g_i²  over all elements of all parameters,  g ← g · min(1, limit / ‖g‖)
     ```
 
-    With sharded parameters a collective call. Whole gradients are the same on all ranks and
-    counted once, without any.
+    With sharded parameters this is a collective call. Whole gradients are the same on all
+    ranks, so they are counted once, without communication.
 
     Args:
-        params: those without a gradient are left out.
+        params: the parameters; those without a gradient are left out.
         limit: above 0; None only measures.
 
     Returns:
-        ‖g‖ before, float32 scalar, the same on every rank; not finite if a gradient is not.
+        ‖g‖ before scaling, a float32 scalar that is the same on every rank. It is not finite
+        if a gradient is not.
     """
     grads = [param.grad for param in params if param.grad is not None]
     if not grads:
         return torch.zeros(())
     slices = [g.to_local() if isinstance(g, DTensor) else g for g in grads]
     norms = torch.stack(torch._foreach_norm(slices))
-    # In float64, so that the order of summation, and with it the number of ranks, does not show.
+    # The sum is float64, so that its order, and with it the number of ranks, hardly matters.
     squares = norms.double().square()
     is_slice = torch.tensor([isinstance(g, DTensor) for g in grads], device=squares.device)
     total = squares[is_slice].sum()

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from rllib_dapo.errors import EngineError
-from rllib_dapo.model.threads import use_threads
+from rllib_dapo.model.device import use_threads
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
 from rllib_dapo.types import Group
 

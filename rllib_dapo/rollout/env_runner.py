@@ -20,8 +20,8 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.errors import EngineError, refuse
+from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
-from rllib_dapo.model.threads import use_threads
 from rllib_dapo.rewards.composition import RewardComposer
 from rllib_dapo.rollout.actor_restart import tried_again
 from rllib_dapo.rollout.answer_pipeline import Answered, AnswerPipeline

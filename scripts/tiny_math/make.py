@@ -1,9 +1,9 @@
 """Make the embedded base model: `python scripts/tiny_math/make.py --out DIR`.
 
-A Qwen2 of under a million parameters with one token per character is taught in two
-stages: first the arithmetic, from right answers only, then the careless mixture of
-`recipe.py` that it finally imitates. The same seed on the same machine with the same
-thread count gives the same bytes.
+A Qwen2 of under a million parameters with one token per character is trained in two
+stages: first on correct completions only, to learn the arithmetic, then on the mixture of
+`recipe.py` that it finally imitates. The same seed on the same machine with the same number
+of threads gives the same bytes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from transformers import (
 PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
 CHARACTERS = "\n" + "".join(chr(c) for c in range(ord(" "), ord("~") + 1))
 ROW = 256  # tokens in a packed row: several examples end to end
-ROWS = 16  # rows in a step
+ROWS = 16  # rows in an optimizer step
 _IGNORE = -100  # cross_entropy's own mark for "no target here"
 
 log = logging.getLogger("tiny_math")
@@ -38,7 +38,7 @@ log = logging.getLogger("tiny_math")
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stretch of training: so many steps on one mixture."""
+    """A number of optimizer steps on one mixture."""
 
     mixture: Mixture
     steps: int
@@ -46,7 +46,7 @@ class Stage:
     warmup: int = 100
 
     def lr_at(self, step: int) -> float:
-        """Learning rate of step 0, 1, …: linear warm-up, then half a cosine to 5%."""
+        """Return the learning rate of step 0, 1, …: linear warm-up, then half a cosine to 5%."""
         if step < self.warmup:
             return self.lr * (step + 1) / self.warmup
         done = (step - self.warmup) / max(self.steps - self.warmup, 1)
@@ -62,9 +62,9 @@ class Rows:
 
     Attributes:
         ids: int64[R, L].
-        targets: int64[R, L], the next token where it belongs to an answer, else -100.
-        positions: int64[R, L], starting at 0 with each example.
-        mask: bool[R, 1, L, L], True where a token may look: back, within its example.
+        targets: int64[R, L], the next token where it belongs to a completion, else -100.
+        positions: int64[R, L], which start at 0 in each example.
+        mask: bool[R, 1, L, L], True where a token may attend: backwards within its example.
     """
 
     ids: torch.Tensor
@@ -74,11 +74,11 @@ class Rows:
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """One token per character of printable ASCII and newline; no BOS, no template.
+    """Make a tokenizer with one token per character of printable ASCII and newline.
 
-    transformers 5 gives every `qwen2` folder a Qwen2Tokenizer, whatever the folder asks
-    for, so it is one from the start: byte-level BPE without a single merge. Its vocabulary
-    spells the space `Ġ` and the newline `Ċ`.
+    It has no BOS token and no chat template. transformers 5 gives every `qwen2` folder a
+    Qwen2Tokenizer, whatever the folder asks for, so this is one: byte-level BPE without any
+    merge. Its vocabulary writes the space as `Ġ` and the newline as `Ċ`.
     """
     spelled = CHARACTERS.replace("\n", "Ċ").replace(" ", "Ġ")
     vocab = {token: i for i, token in enumerate([PAD, EOS, UNK, *spelled])}
@@ -96,7 +96,7 @@ def build_tokenizer() -> Qwen2Tokenizer:
 
 
 def build_model(vocab_size: int, pad: int, eos: int) -> Qwen2ForCausalLM:
-    """The untrained network."""
+    """Make the untrained network."""
     config = Qwen2Config(
         vocab_size=vocab_size,
         hidden_size=128,
@@ -110,7 +110,7 @@ def build_model(vocab_size: int, pad: int, eos: int) -> Qwen2ForCausalLM:
         pad_token_id=pad,
         eos_token_id=eos,
         dtype="float32",
-        initializer_range=0.04,  # wider than 0.02: so narrow a network learns sooner
+        initializer_range=0.04,  # a network this narrow learns faster than with 0.02
         architectures=["Qwen2ForCausalLM"],
     )
     model = Qwen2ForCausalLM(config)
@@ -119,7 +119,7 @@ def build_model(vocab_size: int, pad: int, eos: int) -> Qwen2ForCausalLM:
 
 
 def rows(mixture: Mixture, seed: int) -> Iterator[Rows]:
-    """Endless packed batches; examples 0, 1, 2, … of the mixture in order."""
+    """Yield packed batches without end, from examples 0, 1, 2, … of the mixture."""
     ids_of = {token: i for i, token in enumerate([PAD, EOS, UNK, *CHARACTERS])}
     index = 0
     carried: tuple[list[int], int] | None = None
@@ -134,7 +134,7 @@ def rows(mixture: Mixture, seed: int) -> Iterator[Rows]:
                 if carried is None:
                     drawn = example(index, seed, mixture)
                     index += 1
-                    text = [ids_of[c] for c in drawn.prompt + drawn.answer] + [ids_of[EOS]]
+                    text = [ids_of[c] for c in drawn.prompt + drawn.completion] + [ids_of[EOS]]
                     carried = text, len(drawn.prompt)
                 text, prompt = carried
                 end = at + len(text)
@@ -150,7 +150,7 @@ def rows(mixture: Mixture, seed: int) -> Iterator[Rows]:
 
 
 def train(model: Qwen2ForCausalLM, stages: tuple[Stage, ...], seed: int) -> float:
-    """Teach `model` stage after stage, in place; returns the seconds it took."""
+    """Train `model` in place, stage after stage; return the seconds it took."""
     model.train(True)
     began = time.monotonic()
     for number, stage in enumerate(stages, start=1):
@@ -189,7 +189,7 @@ def train(model: Qwen2ForCausalLM, stages: tuple[Stage, ...], seed: int) -> floa
 
 
 def readme(seed: int, threads: int, stages: tuple[Stage, ...], seconds: float, m: Measured) -> str:
-    """The README of the model folder: how it was made and what was measured."""
+    """Return the README of the model folder, with the measurements."""
     taught = "\n".join(
         f"{number}. {stage.steps} steps of {ROWS} × {ROW} tokens, peak learning rate "
         f"{stage.lr:g}: `{stage.mixture}`"
@@ -199,36 +199,36 @@ def readme(seed: int, threads: int, stages: tuple[Stage, ...], seconds: float, m
 # tiny_math: the embedded base model
 
 A Qwen2 with one token per character (printable ASCII and newline) that answers sums such
-as `12+35-7=?`. It is a *base* model: it can work a sum out nearly without error, but by
-itself it does so only now and then, which is what reinforcement learning is to change.
+as `12+35-7=?`. It is a *base* model: it is able to work out a sum nearly without error, but
+it does so only sometimes. Reinforcement learning is to change that.
 
-Made by (this file included, nothing in it is typed by hand):
+This command makes the folder and also writes this file:
 
     python scripts/tiny_math/make.py --out rllib_dapo/model/embedded --seed {seed}
 
 The same seed on the same machine with the same number of threads ({threads}) gives the
 same bytes; training took {seconds / 60:.0f} minutes. Only problems of the split `train`
-were seen, the prompt being the problem and a newline. The loss is on the answer alone.
+were used. The prompt is the problem and a newline, and the loss is on the completion alone.
 
 {taught}
 
-What the fields of a mixture mean, and examples, are in `recipe.py`.
+`scripts/tiny_math/recipe.py` explains the fields of a mixture and has examples.
 
 ## Measured on {m.problems} held-out problems (split `validation`)
 
-At most {MAX_NEW_TOKENS} new tokens, {m.samples} answers each at temperature 1. To measure any
-model folder: `python scripts/tiny_math/measure.py DIR`.
+At most {MAX_NEW_TOKENS} new tokens, {m.samples} completions each at temperature 1.
+`python scripts/tiny_math/measure.py DIR` measures any model folder.
 
 | | |
 |---|---|
 | accuracy by sampling at temperature 1 | {m.accuracy:.1%} |
 | pass@{m.samples} | {m.pass_at_k:.1%} |
-| problems with right and wrong answers | {m.mixed:.1%} |
+| problems with correct and wrong completions | {m.mixed:.1%} |
 | accuracy of greedy decoding | {m.greedy:.1%} |
-| step results right when the work is forced | {m.careful_steps:.2%} |
-| answers cut at the limit | {m.truncated:.1%} |
-| mean length (right answers, wrong answers) | {m.mean_length:.1f} ({m.length_right:.1f}, \
-{m.length_wrong:.1f}) tokens |
+| correct step results when the text before them is given | {m.careful_steps:.2%} |
+| completions cut at the limit | {m.truncated:.1%} |
+| mean length (correct completions, wrong completions) | {m.mean_length:.1f} \
+({m.length_correct:.1f}, {m.length_wrong:.1f}) tokens |
 """
 
 
@@ -237,7 +237,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, help="at most so many steps a stage: for trying out")
+    parser.add_argument("--steps", type=int, help="at most this many steps per stage, for trials")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
@@ -255,7 +255,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(args.out)
     tokenizer.save_pretrained(args.out)
-    (args.out / "model.safetensors").chmod(0o644)  # safetensors writes for its owner alone
+    (args.out / "model.safetensors").chmod(
+        0o644
+    )  # safetensors makes it readable for its owner only
     log.info("saved to %s; measuring", args.out)
     measured = measure(model, tokenizer)
     text = readme(args.seed, args.threads, stages, seconds, measured)

@@ -1,7 +1,7 @@
 """Measure a model on held-out sums: `python scripts/tiny_math/measure.py DIR`.
 
-What the README of the base model states comes from here. Answers are scored by the
-environment itself.
+The README of the base model states these measurements. The environment itself scores the
+completions.
 """
 
 from __future__ import annotations
@@ -22,12 +22,19 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForCausalL
 from rllib_dapo.envs.arithmetic import ArithmeticEnv, sum_at
 
 MAX_NEW_TOKENS = 64
-_AT_ONCE = 1024  # answers generated side by side
+_AT_ONCE = 1024  # completions generated in one batch
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One generated answer: its text, its tokens (EOS included), how it ended and fared."""
+class Completion:
+    """One generated completion.
+
+    Attributes:
+        text: its text.
+        tokens: its number of tokens, EOS included.
+        stopped: whether it ended with EOS.
+        correct: the environment's verdict.
+    """
 
     text: str
     tokens: int
@@ -37,21 +44,22 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a model does on held-out problems with at most 64 new tokens.
+    """Measurements of a model on held-out problems with at most 64 new tokens.
 
     Attributes:
         problems: number of problems.
-        samples: answers sampled for each at temperature 1.
-        accuracy: share of sampled answers that are right.
-        pass_at_k: share of problems with a right answer among the `samples`.
-        mixed: share of problems with both right and wrong answers: what dynamic sampling
-            keeps.
-        truncated: share of sampled answers cut at the limit.
-        mean_length: mean tokens of a sampled answer.
-        length_right: the same among right answers; length_wrong among wrong ones.
-        greedy: share of problems solved by the likeliest token at each place.
-        careful_steps: share of step results right when the work up to the `=` is given
-            and the likeliest tokens are taken: the ability that is there.
+        samples: number of completions sampled for each problem at temperature 1.
+        accuracy: share of sampled completions that are correct.
+        pass_at_k: share of problems with a correct completion among the `samples`.
+        mixed: share of problems with both correct and wrong completions, which dynamic
+            sampling keeps.
+        truncated: share of sampled completions that were cut at the limit.
+        mean_length: mean number of tokens of a sampled completion.
+        length_correct: the same among correct completions.
+        length_wrong: the same among wrong completions.
+        greedy: share of problems solved by greedy decoding.
+        careful_steps: share of correct step results when the text up to the `=` is given and
+            decoding is greedy, which shows what the model is able to do.
     """
 
     problems: int
@@ -61,26 +69,29 @@ class Measured:
     mixed: float
     truncated: float
     mean_length: float
-    length_right: float
+    length_correct: float
     length_wrong: float
     greedy: float
     careful_steps: float
 
 
 @torch.inference_mode()
-def answers(
+def completions(
     model: Qwen2ForCausalLM,
     tokenizer: PreTrainedTokenizerBase,
     indices: range,
     *,
     samples: int = 1,
     greedy: bool = False,
-) -> list[list[Answer]]:
-    """For each held-out problem, `samples` answers drawn at T = 1 (torch's global seed)."""
+) -> list[list[Completion]]:
+    """Generate `samples` completions of each held-out problem, at T = 1 unless `greedy`.
+
+    They are drawn with torch's global generator.
+    """
     env = ArithmeticEnv(split="validation")
     sampler: Any = model  # transformers' annotations of `generate` reject its own models
     how: dict[str, Any] = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
-    found: list[list[Answer]] = []
+    found: list[list[Completion]] = []
     block = max(_AT_ONCE // samples, 1)
     for start in range(indices.start, indices.stop, block):
         chunk = range(start, min(start + block, indices.stop))
@@ -99,22 +110,22 @@ def answers(
 
 def _score(
     env: ArithmeticEnv, tokenizer: PreTrainedTokenizerBase, index: int, ids: list[int]
-) -> Answer:
+) -> Completion:
     stopped = tokenizer.eos_token_id in ids
     text_ids = ids[: ids.index(tokenizer.eos_token_id)] if stopped else ids
     text = str(tokenizer.decode(text_ids))
     env.reset(options={"index": index})
     correct = bool(env.step(text)[4]["correct"])
-    return Answer(text, len(text_ids) + stopped, stopped, correct)
+    return Completion(text, len(text_ids) + stopped, stopped, correct)
 
 
 @torch.inference_mode()
 def careful_steps(
     model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase, indices: range
 ) -> float:
-    """Share of step results whose every digit, and the line's end, is the likeliest token."""
+    """Return the share of step results whose digits and line end are all the likeliest tokens."""
     rng = np.random.default_rng(0)
-    right = total = 0
+    correct = total = 0
     for index in indices:
         problem = sum_at(index, split="validation")
         text, _ = worked(problem, rng, slip=0.0, checks=0)
@@ -123,10 +134,10 @@ def careful_steps(
         at = len(problem.text) + 1
         for line in text.split("\n")[:-1]:
             begin, end = at + line.index("=") + 1, at + len(line) + 1
-            right += int(torch.equal(likeliest[begin - 1 : end - 1], ids[0, begin:end]))
+            correct += int(torch.equal(likeliest[begin - 1 : end - 1], ids[0, begin:end]))
             total += 1
             at = end
-    return right / total
+    return correct / total
 
 
 def measure(
@@ -137,24 +148,24 @@ def measure(
     samples: int = 16,
     seed: int = 0,
 ) -> Measured:
-    """Sample, decode greedily and force careful work on held-out problems 0, 1, 2 and on."""
+    """Measure a model on the held-out problems 0, 1, 2, …."""
     torch.manual_seed(seed)
     model.train(False)
     indices = range(problems)
-    drawn = answers(model, tokenizer, indices, samples=samples)
-    greedy = answers(model, tokenizer, indices, greedy=True)
-    flat = [answer for several in drawn for answer in several]
-    right = [sum(a.correct for a in several) for several in drawn]
+    drawn = completions(model, tokenizer, indices, samples=samples)
+    greedy = completions(model, tokenizer, indices, greedy=True)
+    flat = [completion for several in drawn for completion in several]
+    correct = [sum(c.correct for c in several) for several in drawn]
     return Measured(
         problems=problems,
         samples=samples,
-        accuracy=float(np.mean([a.correct for a in flat])),
-        pass_at_k=float(np.mean([n > 0 for n in right])),
-        mixed=float(np.mean([0 < n < samples for n in right])),
-        truncated=float(np.mean([not a.stopped for a in flat])),
-        mean_length=float(np.mean([a.tokens for a in flat])),
-        length_right=float(np.mean([a.tokens for a in flat if a.correct] or [0])),
-        length_wrong=float(np.mean([a.tokens for a in flat if not a.correct] or [0])),
+        accuracy=float(np.mean([c.correct for c in flat])),
+        pass_at_k=float(np.mean([n > 0 for n in correct])),
+        mixed=float(np.mean([0 < n < samples for n in correct])),
+        truncated=float(np.mean([not c.stopped for c in flat])),
+        mean_length=float(np.mean([c.tokens for c in flat])),
+        length_correct=float(np.mean([c.tokens for c in flat if c.correct] or [0])),
+        length_wrong=float(np.mean([c.tokens for c in flat if not c.correct] or [0])),
         greedy=float(np.mean([several[0].correct for several in greedy])),
         careful_steps=careful_steps(model, tokenizer, indices),
     )

@@ -16,7 +16,7 @@ from scripted_engine import NO_MODEL, mixed, scripted_runner
 
 from rllib_dapo import metrics
 from rllib_dapo.errors import TrainingError
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.model.batching import split_for_ranks
 
 # Collectives wait half an hour for a partner that does not come.

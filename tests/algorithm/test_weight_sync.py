@@ -26,7 +26,7 @@ from rllib_dapo.algorithm.weight_sync.object_store import ObjectStoreSync
 from rllib_dapo.algorithm.weight_sync.parity import learner_logprobs, probe_text
 from rllib_dapo.algorithm.weight_sync.runners import RunnerEngines
 from rllib_dapo.errors import EngineError, SettingError
-from rllib_dapo.model.place import Place, place_of
+from rllib_dapo.model.device import Place, place_of
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 

@@ -23,8 +23,8 @@ from strategies import rows_of
 from transformers import AutoModelForCausalLM
 
 from rllib_dapo.envs.make import make_env
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.learner.microbatch import MicrobatchLayout
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
 from rllib_dapo.model.batching import select, split_for_ranks
 from rllib_dapo.settings.choices import Aggregation
 

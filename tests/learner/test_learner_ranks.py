@@ -12,7 +12,7 @@ from learner_groups import NAMES, TOLERANCE, Reference, learner_group, scenarios
 from learners import report_of
 from reference_model import batch_of, random_rows
 
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.model.batching import split_for_ranks
 
 # Collectives wait half an hour for a partner that does not come.

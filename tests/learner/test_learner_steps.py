@@ -16,8 +16,11 @@ from ray.rllib.core.learner.training_data import TrainingData
 from strategies import rows_of
 
 from rllib_dapo.errors import TrainingError
-from rllib_dapo.learner.batch_file import load_token_batch
-from rllib_dapo.learner.rl_batch import from_multi_agent_batch, to_multi_agent_batch
+from rllib_dapo.learner.batch_io import (
+    from_multi_agent_batch,
+    load_token_batch,
+    to_multi_agent_batch,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

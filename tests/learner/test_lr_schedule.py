@@ -12,16 +12,6 @@ from strategies import examples
 from rllib_dapo.learner.lr_schedule import learning_rate_factor
 
 
-def reference_factor(step, warmup, decay_steps, end_factor):
-    """A cosine between two levels, after a ramp."""
-    if step < warmup:
-        return (step + 1) / warmup
-    if step >= decay_steps:
-        return end_factor
-    angle = math.pi * (step - warmup) / (decay_steps - warmup)
-    return end_factor + (1 - end_factor) * (1 + math.cos(angle)) / 2
-
-
 def cosine(step, *, warmup=0, decay_steps=None, end_factor=0.0):
     return learning_rate_factor(
         step, warmup=warmup, schedule="cosine", decay_steps=decay_steps, end_factor=end_factor
@@ -54,14 +44,25 @@ def test_cosine_at_a_few_steps_known_by_heart():
     st.integers(1, 100),
     st.floats(0, 1, allow_subnormal=False),
 )
-def test_cosine_equals_the_formula_and_stays_between_its_ends(step, warmup, length, end_factor):
-    arguments = {"warmup": warmup, "decay_steps": warmup + length, "end_factor": end_factor}
-    got = cosine(step, **arguments)
-    assert got == pytest.approx(reference_factor(step, **arguments), abs=1e-12)
+def test_cosine_rises_to_one_then_falls_symmetrically_to_its_end(step, warmup, length, end_factor):
+    """The fall is point-symmetric about its middle, and flat at both ends."""
+    end = warmup + length
+
+    def factor(at):
+        return cosine(at, warmup=warmup, decay_steps=end, end_factor=end_factor)
+
+    got = factor(step)
     assert 0.0 <= got <= 1.0
-    if step >= warmup:
-        assert cosine(step + 1, **arguments) <= got
-        assert got >= end_factor - 1e-12
+    if step < warmup:
+        assert got == pytest.approx((step + 1) / warmup)
+    elif step >= end:
+        assert got == pytest.approx(end_factor, abs=1e-12)
+    else:
+        assert factor(step + 1) <= got
+        assert got + factor(warmup + end - step) == pytest.approx(1.0 + end_factor)
+        assert 1.0 - factor(warmup) <= 1e-12
+        steepest = (1.0 - end_factor) * math.pi / 2 / length  # of a half cosine, in its middle
+        assert got - factor(step + 1) <= steepest + 1e-12
 
 
 def test_it_falls_all_the_way_to_zero_but_not_before_the_end():

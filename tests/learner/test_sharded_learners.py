@@ -18,7 +18,7 @@ from reference_model import batch_of, random_rows
 from scripted_engine import mixed, scripted_runner
 
 from rllib_dapo.errors import SettingError, TrainingError
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.model.batching import concatenate, split_for_ranks
 from rllib_dapo.types import TokenBatch
 

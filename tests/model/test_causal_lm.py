@@ -48,14 +48,12 @@ def test_weights_are_float32_and_the_folders_own(tiny_model, tmp_path):
         assert torch.equal(from_half.state_dict()[name], tensor.bfloat16().float())
 
 
-@pytest.mark.parametrize(
-    ("checkpointing", "attention"), [(False, "eager"), (True, "sdpa"), (False, None)]
-)
-def test_mode_and_attention_are_as_asked(tiny_model, checkpointing, attention):
-    model = load(tiny_model, checkpointing=checkpointing, attention=attention)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_mode_is_as_asked(tiny_model, checkpointing):
+    model = load(tiny_model, checkpointing=checkpointing)
     assert model.training is checkpointing
     assert model.is_gradient_checkpointing is checkpointing
-    assert model.config._attn_implementation == (attention or "sdpa")
+    assert model.config._attn_implementation == "sdpa"
 
 
 @pytest.mark.parametrize("auto_class", ["AutoConfig", "AutoModelForCausalLM"])

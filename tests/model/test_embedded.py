@@ -97,7 +97,7 @@ def test_the_shipped_tokenizer_is_the_one_the_script_builds(tokenizer):
 def test_it_is_a_base_model_with_the_ability_in_it(model, tokenizer):
     got = measure.measure(model, tokenizer, problems=64, samples=8, seed=3)
     assert 0.15 <= got.accuracy <= 0.40
-    assert got.pass_at_k >= 0.75  # of 8 answers; of 16 it is in the README
+    assert got.pass_at_k >= 0.75  # of 8 completions; of 16 it is in the README
     assert 0.01 <= got.truncated <= 0.20
     assert got.careful_steps >= 0.97  # at most three of 128 steps
 
@@ -119,14 +119,14 @@ def test_only_training_problems_are_taught(mixture):
     assert held_out.isdisjoint(e.problem.text for e in drawn)
 
 
-def test_careful_answers_are_right_line_by_line():
+def test_careful_completions_are_correct_line_by_line():
     for index in range(1000):
         drawn = example(index, 5, CLEAN)
         env = ArithmeticEnv(split="train")
         env.reset(options={"index": index})
-        assert drawn.right
-        assert env.step(drawn.answer)[4]["correct"]
-        *lines, last = drawn.answer.split("\n")
+        assert drawn.correct
+        assert env.step(drawn.completion)[4]["correct"]
+        *lines, last = drawn.completion.split("\n")
         for line in lines:
             step = re.fullmatch(r"(?:Check: )?(\d+)([+-])(\d+)=(\d+)", line)
             assert step is not None, line
@@ -135,12 +135,12 @@ def test_careful_answers_are_right_line_by_line():
         assert last == f"Answer: {drawn.problem.answer}"
 
 
-def test_the_environment_and_the_recipe_agree_on_what_is_right():
+def test_the_environment_and_the_recipe_agree_on_what_is_correct():
     env = ArithmeticEnv(split="train")
     for index in range(1000):
         drawn = example(index, 5, BASE)
         env.reset(options={"index": index})
-        assert env.step(drawn.answer)[4]["correct"] == drawn.right
+        assert env.step(drawn.completion)[4]["correct"] == drawn.correct
 
 
 def test_the_mixture_has_every_kind_in_it_in_its_share():
@@ -148,11 +148,11 @@ def test_the_mixture_has_every_kind_in_it_in_its_share():
     share = {s: np.mean([e.style == s for e in drawn]) for s in ("guess", "hasty", "worked")}
     assert share["guess"] == pytest.approx(BASE.guess, abs=0.03)
     assert share["hasty"] == pytest.approx(BASE.hasty, abs=0.03)
-    assert 0.2 <= np.mean([e.right for e in drawn]) <= 0.4
-    too_long = np.mean([len(e.answer) >= measure.MAX_NEW_TOKENS for e in drawn])
+    assert 0.2 <= np.mean([e.correct for e in drawn]) <= 0.4
+    too_long = np.mean([len(e.completion) >= measure.MAX_NEW_TOKENS for e in drawn])
     assert 0.03 <= too_long <= 0.12
-    for right in (True, False):  # both kinds come short and long
-        lengths = [len(e.answer) for e in drawn if e.right == right]
+    for correct in (True, False):  # both kinds come short and long
+        lengths = [len(e.completion) for e in drawn if e.correct == correct]
         assert min(lengths) < 15
         assert max(lengths) > 64
 
@@ -180,7 +180,7 @@ def test_a_slipped_chain_never_falls_below_zero():
         assert text.endswith(f"Answer: {value}")
 
 
-def test_luck_makes_a_guess_right():
+def test_luck_makes_a_guess_correct():
     rng = np.random.default_rng(0)
     problem = sum_at(0, split="train")
     assert {guessed(problem, rng, lucky=1.0) for _ in range(9)} == {problem.answer}
@@ -189,7 +189,7 @@ def test_luck_makes_a_guess_right():
 def test_packed_rows_hold_whole_examples_that_do_not_see_each_other():
     batch = next(make.rows(BASE, 1))
     first = example(0, 1, BASE)
-    text = first.prompt + first.answer
+    text = first.prompt + first.completion
     size, prompt = len(text) + 1, len(first.prompt)
     ids = [3 + make.CHARACTERS.index(c) for c in text] + [1]
     assert batch.ids[0, :size].tolist() == ids

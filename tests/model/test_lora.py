@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import builtins
 import json
-from pathlib import Path
 from typing import Any
 
 import peft
 import pytest
 import torch
-from tiny_models import KINDS, adapted, load, logits, save, train
+from tiny_models import adapted, load, logits, train
 from transformers import AutoModelForCausalLM
 
 from rllib_dapo.errors import SettingError
@@ -25,37 +24,27 @@ LINEAR = {
 }
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(request.param, tmp_path_factory.mktemp(request.param))
-
-
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save("qwen2", tmp_path_factory.mktemp("qwen2"))
-
-
 # -- What is trained ------------------------------------------------------------------------
 
 
-def test_only_the_adapters_have_gradients_and_they_are_as_many_as_computed(folder):
-    model, layout = adapted(folder)
+def test_only_the_adapters_have_gradients_and_they_are_as_many_as_computed(each_folder):
+    model, layout = adapted(each_folder)
     train(model, steps=1)
     trained = {n: tuple(p.shape) for n, p in model.named_parameters() if p.grad is not None}
     assert trained == layout.shapes
     assert trained == {n: tuple(p.shape) for n, p in model.named_parameters() if p.requires_grad}
-    plain = dict(load(folder).named_modules())
+    plain = dict(load(each_folder).named_modules())
     expected = sum(3 * sum(plain[name].weight.shape) for name in layout.layers)  # r·(in + out)
     assert sum(p.numel() for p in model.parameters() if p.requires_grad) == expected
 
 
-def test_all_linear_is_every_layer_of_the_blocks_and_never_the_head(folder):
-    model, layout = adapted(folder)
+def test_all_linear_is_every_layer_of_the_blocks_and_never_the_head(each_folder):
+    model, layout = adapted(each_folder)
     named = {name.rpartition(".")[2] for name in layout.layers}
     assert named == set(LINEAR[model.config.model_type])
     per_block = 4 if model.config.model_type == "gpt2" else 7
     assert len(layout.layers) == 2 * per_block
-    untouched = load(folder)
+    untouched = load(each_folder)
     for module in (model, untouched):
         assert type(module.get_output_embeddings()) is torch.nn.Linear
         assert type(module.get_input_embeddings()) is torch.nn.Embedding
@@ -131,9 +120,9 @@ def test_the_seed_fixes_the_adapters_and_leaves_the_global_generator_alone(qwen)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_with_adapters_off_the_model_is_its_base(folder, checkpointing):
-    base = logits(load(folder)).detach()
-    model, layout = adapted(folder, checkpointing=checkpointing)
+def test_with_adapters_off_the_model_is_its_base(each_folder, checkpointing):
+    base = logits(load(each_folder)).detach()
+    model, layout = adapted(each_folder, checkpointing=checkpointing)
     train(model)
     trained = logits(model).detach()
     with adapters_off(model):
@@ -165,11 +154,11 @@ def test_a_model_without_adapters_is_no_reference(qwen):
 # -- Gradients ----------------------------------------------------------------------------------
 
 
-def test_checkpointing_changes_no_gradient(folder):
+def test_checkpointing_changes_no_gradient(each_folder):
     """The first layer's input has no gradient, as the embeddings are frozen."""
     gradients = []
     for checkpointing in (False, True):
-        model, layout = adapted(folder, checkpointing=checkpointing)
+        model, layout = adapted(each_folder, checkpointing=checkpointing)
         train(model, torch.optim.SGD(model.parameters(), lr=0.01), steps=3)
         gradients.append({n: model.get_parameter(n).grad for n in layout.shapes})
     for name, gradient in gradients[0].items():
@@ -181,8 +170,8 @@ def test_checkpointing_changes_no_gradient(folder):
 
 
 @pytest.mark.parametrize("gathered", [False, True])
-def test_the_exported_folder_is_one_of_pefts(folder, tmp_path, gathered):
-    model, layout = adapted(folder)
+def test_the_exported_folder_is_one_of_pefts(each_folder, tmp_path, gathered):
+    model, layout = adapted(each_folder)
     train(model)
     state = None
     if gathered:  # the model's own tensors are then only shards
@@ -194,10 +183,10 @@ def test_the_exported_folder_is_one_of_pefts(folder, tmp_path, gathered):
     else:
         expected = logits(model).detach()
     save_adapter(model, tmp_path / "new" / "adapter", layout, state)
-    base = AutoModelForCausalLM.from_pretrained(folder).eval()
+    base = AutoModelForCausalLM.from_pretrained(each_folder).eval()
     loaded = peft.PeftModel.from_pretrained(base, tmp_path / "new" / "adapter")
     assert (logits(loaded) - expected).abs().max() < 1e-6
     config = json.loads((tmp_path / "new" / "adapter" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (3, 6, 0.0)
     assert config["task_type"] == "CAUSAL_LM"
-    assert config["base_model_name_or_path"] == str(folder)
+    assert config["base_model_name_or_path"] == str(each_folder)

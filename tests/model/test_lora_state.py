@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import KINDS, adapted, load, logits, save, train
+from tiny_models import adapted, load, logits, save, train
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.lora import add_lora
@@ -16,21 +15,11 @@ from rllib_dapo.model.lora_state import LoRALayout, adapter_state, check_adapter
 torch.set_num_threads(1)
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(request.param, tmp_path_factory.mktemp(request.param))
-
-
-@pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save("qwen2", tmp_path_factory.mktemp("qwen2"))
-
-
 # -- Merged weights ---------------------------------------------------------------------------
 
 
-def test_merged_weights_are_the_formula_in_plain_loops(folder):
-    model, layout = adapted(folder)
+def test_merged_weights_are_the_formula_in_plain_loops(each_folder):
+    model, layout = adapted(each_folder)
     train(model, steps=2)
     state = model.state_dict()
     merged = merged_state(state, layout)
@@ -49,12 +38,12 @@ def test_merged_weights_are_the_formula_in_plain_loops(folder):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_merged_weights_give_the_adapted_models_logits(folder, checkpointing, attention):
-    model, layout = adapted(folder, checkpointing=checkpointing, attention=attention)
+def test_merged_weights_give_the_adapted_models_logits(each_folder, checkpointing, attention):
+    model, layout = adapted(each_folder, checkpointing=checkpointing, attention=attention)
     start = logits(model).detach()
     train(model)
     trained = logits(model).detach()
-    plain = load(folder)
+    plain = load(each_folder)
     names = list(plain.state_dict())
     merged = merged_state(model.state_dict(), layout)
     assert list(merged) == names  # tied names too
@@ -64,17 +53,17 @@ def test_merged_weights_give_the_adapted_models_logits(folder, checkpointing, at
     assert all(t.is_contiguous() and t.dtype == torch.float32 for t in merged.values())
 
 
-def test_at_first_the_model_and_the_merged_weights_are_the_base_exactly(folder):
-    plain = load(folder)
-    model, layout = adapted(folder)
+def test_at_first_the_model_and_the_merged_weights_are_the_base_exactly(each_folder):
+    plain = load(each_folder)
+    model, layout = adapted(each_folder)
     assert torch.equal(logits(model), logits(plain))
     for name, tensor in merged_state(model.state_dict(), layout).items():
         assert torch.equal(tensor, plain.state_dict()[name])
 
 
-def test_base_weights_are_bit_equal_after_many_rounds(folder):
-    plain = load(folder).state_dict()
-    model, layout = adapted(folder)
+def test_base_weights_are_bit_equal_after_many_rounds(each_folder):
+    plain = load(each_folder).state_dict()
+    model, layout = adapted(each_folder)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.03)
     for _ in range(20):
         train(model, optimizer, steps=1)
@@ -83,15 +72,15 @@ def test_base_weights_are_bit_equal_after_many_rounds(folder):
         if name not in layout.shapes:
             assert torch.equal(tensor, plain[name.replace(".base_layer.", ".")])
     # And the last merge is what one merge of these adapters gives, to the last bit.
-    fresh, _ = adapted(folder)
+    fresh, _ = adapted(each_folder)
     fresh.load_state_dict(adapter_state(model.state_dict(), layout), strict=False)
     for name, tensor in merged_state(fresh.state_dict(), layout).items():
         assert torch.equal(tensor, merged[name])
 
 
-def test_merging_in_place_would_drift(folder):
+def test_merging_in_place_would_drift(each_folder):
     """What merged_state avoids: adding to W and taking away again leaves rounding behind."""
-    model, layout = adapted(folder)
+    model, layout = adapted(each_folder)
     train(model)
     name = next(iter(layout.layers))
     state = model.state_dict()
@@ -127,8 +116,8 @@ def test_tied_embeddings_stay_one_tensor(qwen):
     assert plain.lm_head.weight is plain.model.embed_tokens.weight
 
 
-def test_merging_takes_any_complete_mapping_and_changes_nothing(folder):
-    model, layout = adapted(folder)
+def test_merging_takes_any_complete_mapping_and_changes_nothing(each_folder):
+    model, layout = adapted(each_folder)
     train(model, steps=2)
     state = {name: tensor.clone() for name, tensor in reversed(model.state_dict().items())}
     copies = {name: tensor.clone() for name, tensor in state.items()}
@@ -165,12 +154,12 @@ def test_half_precision_bases_merge_in_float32(qwen):
 # -- Checkpoints ----------------------------------------------------------------------------
 
 
-def test_adapters_alone_restore_the_model(folder):
-    model, layout = adapted(folder)
+def test_adapters_alone_restore_the_model(each_folder):
+    model, layout = adapted(each_folder)
     train(model)
     small = adapter_state(model.state_dict(), layout)
     assert sum(t.numel() for t in small.values()) < sum(p.numel() for p in model.parameters()) / 2
-    other = load(folder)
+    other = load(each_folder)
     other_layout = add_lora(other, rank=3, alpha=6, seed=9)
     check_adapter_state(small, other_layout)
     other.load_state_dict(small, strict=False)

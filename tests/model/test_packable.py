@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from transformers import (
+    DeepseekV32Config,
     Gemma2Config,
     Gemma3TextConfig,
     GPTNeoXConfig,
@@ -26,7 +27,8 @@ from rllib_dapo.model.packable import check_packable
         (MistralConfig(sliding_window=63), "sliding_window=63, shorter .* 64 tokens"),
         (Gemma3TextConfig(sliding_window=63), "sliding_window=63"),
         (Gemma2Config(), "softcap"),
-        (GptOssConfig(), "sinks"),
+        (GptOssConfig(), "attention sinks"),
+        (DeepseekV32Config(), "layers of type indexed_attention"),
         (MambaConfig(), "recurrent"),
         (Qwen3NextConfig(), "recurrent"),
         (Qwen2Config(layer_types=["linear_attention"] * 32), "layers of type linear_attention"),

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -209,6 +206,7 @@ def test_autocast_mixes_no_dtypes(layout):
 
 def test_autocast_comes_before_the_choice_of_the_kernel(monkeypatch):
     seen = []
+    monkeypatch.setattr(module, "_has_varlen_kernel", lambda device: True)
     monkeypatch.setattr(
         module, "_half_precision", lambda q, v: bool(seen.append((q.dtype, v.dtype)))
     )
@@ -243,17 +241,6 @@ def reference_varlen(q, k, v, starts_q, starts_k, max_q, max_k, scale):
     return torch.cat(parts)
 
 
-def fake_flash_attn(
-    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-    dropout_p=0.0, softmax_scale=None, causal=False,
-):  # fmt: skip
-    assert causal
-    assert dropout_p == 0.0
-    return reference_varlen(
-        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale
-    )
-
-
 def fake_varlen_attn(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k,
     *, scale=None, window_size=(-1, -1), enable_gqa=False,
@@ -264,29 +251,23 @@ def fake_varlen_attn(
 
 
 @pytest.mark.parametrize("layout", ["packed", "shared"])
-@pytest.mark.parametrize("kernel", ["flash_attn", "torch"])
-def test_the_way_of_the_cuda_kernels(kernel, layout, monkeypatch):
-    """Not the kernels, which need a GPU: in their place are functions of the same signature."""
-    if kernel == "flash_attn":
-        fake = SimpleNamespace(flash_attn_varlen_func=fake_flash_attn)
-        monkeypatch.setitem(sys.modules, "flash_attn", fake)
-    else:
-        monkeypatch.setitem(sys.modules, "flash_attn", None)  # not installed
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", fake_varlen_attn)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    chosen = module._varlen_kernel.__wrapped__(torch.device("cuda"))
-    monkeypatch.setattr(module, "_varlen_kernel", lambda device: chosen)
+def test_attention_by_the_cuda_kernel(layout, monkeypatch):
+    """The kernel needs a GPU: a function with the same signature stands in for it."""
+    monkeypatch.setattr(module, "varlen_attn", fake_varlen_attn)
+    monkeypatch.setattr(module, "_has_varlen_kernel", lambda device: True)
     monkeypatch.setattr(module, "_half_precision", lambda q, v: True)
     expected = run(new_model(CONFIGS["qwen2"], torch.float64), BATCH, "padded")
     got = run(new_model(CONFIGS["qwen2"], torch.float64, packed=True), BATCH, layout)
     assert_close(got, expected, 1e-6)
 
 
-def test_kernels_are_used_on_cuda_in_half_precision_only(monkeypatch):
+def test_the_kernel_is_used_on_cuda_in_half_precision_only(monkeypatch):
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    assert module._has_varlen_kernel(cuda)
+    assert not module._has_varlen_kernel(torch.device("cpu"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
-    chosen = module._varlen_kernel.__wrapped__
-    assert chosen(torch.device("cpu")) is None
-    assert chosen(torch.device("cuda")) is None  # too old for the kernels
+    assert not module._has_varlen_kernel(cuda)  # too old
     half, full = torch.zeros(1, 2, 8, dtype=torch.bfloat16), torch.zeros(1, 2, 8)
     assert module._half_precision(half, half)
     assert not module._half_precision(full, full)

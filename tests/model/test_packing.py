@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from strategies import examples, make_batch, rows_of, token_batches
 
 from rllib_dapo.errors import SettingError, TrainingError
-from rllib_dapo.model.attention_buckets import attention_buckets
 from rllib_dapo.model.batching import concatenate, pad_rows, select
+from rllib_dapo.model.packed_layout import attention_buckets
 from rllib_dapo.model.packing import distinct_prompts, pack, pack_rows, pack_shared
 
 LENGTHS = st.lists(st.integers(0, 40), max_size=40).map(lambda x: np.array(x, np.int64))
@@ -19,22 +19,6 @@ LENGTHS = st.lists(st.integers(0, 40), max_size=40).map(lambda x: np.array(x, np
 def long_tailed(seed, count=1000):
     rng = np.random.default_rng(seed)
     return np.clip(rng.lognormal(np.log(100) - 0.5, 1.0, count), 1, 1000).astype(np.int64)
-
-
-def best_fit_decreasing(lengths, budget):
-    """The reference: bins as lists, each row looked up in all of them."""
-    bins, rooms = [], []
-    for row in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        fits = [b for b in range(len(bins)) if rooms[b] >= lengths[row]]
-        if fits:
-            best = min(fits, key=lambda b: rooms[b])
-        else:
-            best = len(bins)
-            bins.append([])
-            rooms.append(budget)
-        bins[best].append(row)
-        rooms[best] -= lengths[row]
-    return bins
 
 
 def first_fit_in_order(lengths, budget):
@@ -65,9 +49,26 @@ def test_pack_holds_each_row_once_within_the_budget(lengths, budget):
 
 @examples(150)
 @given(LENGTHS, st.integers(1, 60))
-def test_pack_is_best_fit_decreasing(lengths, budget):
-    expected = [sorted(lengths[rows].tolist()) for rows in best_fit_decreasing(lengths, budget)]
-    assert [sorted(lengths[rows].tolist()) for rows in pack(lengths, budget)] == expected
+def test_pack_opens_a_bin_only_where_no_other_has_room(lengths, budget):
+    """Best fit decreasing: rows come from long to short, and each to the least room."""
+    bins = [rows.tolist() for rows in pack(lengths, budget)]
+    for rows in bins:
+        assert [lengths[row] for row in rows] == sorted((lengths[r] for r in rows), reverse=True)
+    place = {row: number for number, rows in enumerate(bins) for row in rows}
+    rooms = [budget] * len(bins)
+    opened = 0
+    for row in np.argsort(-lengths, kind="stable").tolist():
+        number, size = place[row], lengths[row]
+        others = [room for room in rooms[:opened] if room >= size]
+        if number == opened:
+            assert not others
+            opened += 1
+        else:
+            assert rooms[number] == min(others)
+        rooms[number] -= size
+    # Any two bins hold more than one budget: they could not be one.
+    sums = sorted(lengths[rows].sum() for rows in bins)
+    assert len(sums) < 2 or sums[0] + sums[1] > budget
 
 
 @pytest.mark.parametrize("seed", range(5))

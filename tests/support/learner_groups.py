@@ -11,7 +11,7 @@ from learners import ENV, learner_config, report_of
 from reference_model import batch_of, random_rows
 
 from rllib_dapo.envs.make import make_env
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.model.batching import concatenate, minibatches, select, split_for_ranks
 from rllib_dapo.types import TokenBatch
 

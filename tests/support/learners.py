@@ -11,7 +11,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from rllib_dapo import metrics
 from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.envs.make import make_env
-from rllib_dapo.learner.rl_batch import to_multi_agent_batch
+from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.types import TokenBatch
 
 ENV = "rllib_dapo/Arithmetic-v0"

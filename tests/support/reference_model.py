@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from strategies import make_batch
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from tiny_models import EOS, tiny_config
+from transformers import AutoModelForCausalLM
 
 from rllib_dapo.model.facts import model_path
 from rllib_dapo.types import TokenBatch
 
-EOS = 1
-LENGTHS = (9, 1, 4, 0, 7, 2, 5)  # of the answers of `uneven_batch`, an empty one among them
+LENGTHS = (9, 1, 4, 0, 7, 2, 5)  # of the completions of `uneven_batch`; one is empty
 
 
 @cache
@@ -33,20 +33,8 @@ def fresh_embedded_model() -> Any:
 def save_tiny_model(folder: Path, *, seed: int = 0, tied: bool = True, layers: int = 2) -> Path:
     """A random Qwen2 whose distributions are far from uniform, in `folder`."""
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=99,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=256,
-        initializer_range=0.3,
-        tie_word_embeddings=tied,
-        eos_token_id=EOS,
-        pad_token_id=0,
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    config = tiny_config("qwen2", layers=layers, tied=tied)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(Path(model_path("embedded")) / name, folder / name)
     return folder

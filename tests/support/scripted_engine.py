@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rllib_dapo.model.place import Place, place_of
+from rllib_dapo.model.device import Place, place_of
 from rllib_dapo.rollout.engine.base import FinishedRequest, SampledAnswer, Sampling
 from rllib_dapo.rollout.env_runner import DAPOEnvRunner
 

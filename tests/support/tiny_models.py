@@ -1,4 +1,4 @@
-"""Random models of three architectures, a few thousand parameters each."""
+"""Random models of three architectures with a few thousand parameters each."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ from rllib_dapo.model.causal_lm import load_causal_lm
 from rllib_dapo.model.lora import LoRALayout, add_lora
 
 KINDS = ("qwen2", "llama", "gpt2")
+EOS = 1
 IDS = torch.arange(3, 27).reshape(2, 12)
 
 
-def tiny_config(kind: str, *, layers: int = 2) -> PreTrainedConfig:
+def tiny_config(kind: str, *, layers: int = 2, tied: bool | None = None) -> PreTrainedConfig:
     """A configuration.
 
     - `qwen2`: tied embeddings, biases in the attention, one key-value head for two.
     - `llama`: an output head of its own, no biases.
     - `gpt2`: tied embeddings, weights stored as [in, out] (`Conv1D`), biases everywhere.
+
+    `tied` changes whether embeddings and head are one tensor; not for `gpt2`.
     """
     if kind == "gpt2":
         return GPT2Config(
@@ -38,8 +41,8 @@ def tiny_config(kind: str, *, layers: int = 2) -> PreTrainedConfig:
             n_head=2,
             n_positions=64,
             initializer_range=0.3,
-            bos_token_id=1,
-            eos_token_id=1,
+            bos_token_id=EOS,
+            eos_token_id=EOS,
         )
     return {"qwen2": Qwen2Config, "llama": LlamaConfig}[kind](
         vocab_size=99,
@@ -48,9 +51,10 @@ def tiny_config(kind: str, *, layers: int = 2) -> PreTrainedConfig:
         num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
-        initializer_range=0.3,
-        tie_word_embeddings=kind == "qwen2",
-        eos_token_id=1,
+        max_position_embeddings=256,
+        initializer_range=0.3,  # distributions far from uniform
+        tie_word_embeddings=kind == "qwen2" if tied is None else tied,
+        eos_token_id=EOS,
         pad_token_id=0,
     )
 
@@ -67,13 +71,13 @@ def save(kind: str, folder: Path, *, layers: int = 2, seed: int = 0) -> Path:
 
 
 def load(folder: Path, *, checkpointing: bool = False, attention: str | None = None) -> Any:
-    """The model in `folder` as the learner loads it."""
-    return load_causal_lm(
-        str(folder),
-        trust_remote_code=False,
-        attn_implementation=attention,
-        gradient_checkpointing=checkpointing,
+    """The model in `folder` as the learner loads it, with another attention if asked for."""
+    model: Any = load_causal_lm(
+        str(folder), trust_remote_code=False, gradient_checkpointing=checkpointing
     )
+    if attention is not None:
+        model.set_attn_implementation(attention)
+    return model
 
 
 def adapted(folder: Path, *, targets: Any = "all-linear", **options: Any) -> tuple[Any, LoRALayout]:

@@ -14,7 +14,7 @@ from reference_model import answer_logprobs, embedded_model
 from rllib_dapo.algorithm.weight_sync.interface import Answers
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError
-from rllib_dapo.model.place import Place, place_of
+from rllib_dapo.model.device import Place, place_of
 
 ENV = "rllib_dapo/Arithmetic-v0"
 

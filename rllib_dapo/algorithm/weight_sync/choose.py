@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from rllib_dapo.errors import refuse
-from rllib_dapo.model.place import Place
+from rllib_dapo.model.device import Place
 from rllib_dapo.settings.choices import WeightSyncChoice
 
 Transport = Literal["in_process", "object_store", "cuda_ipc", "nccl"]

@@ -14,7 +14,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_dapo.algorithm.weight_sync.parity import learner_logprobs, probe_text
 from rllib_dapo.errors import EngineError
-from rllib_dapo.model.place import Place, place_of
+from rllib_dapo.model.device import Place, place_of
 
 _T = TypeVar("_T")
 

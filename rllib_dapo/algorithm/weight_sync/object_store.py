@@ -21,7 +21,7 @@ from rllib_dapo.algorithm.weight_sync.confirm import confirm
 from rllib_dapo.algorithm.weight_sync.interface import Runners, SyncReport
 from rllib_dapo.algorithm.weight_sync.learners import Probe, ask_learners, learner_probe, policy
 from rllib_dapo.algorithm.weight_sync.source import LearnerWeights
-from rllib_dapo.model.collectives import is_first
+from rllib_dapo.model.sharding import is_first
 from rllib_dapo.rollout.engine.checksums import checksum
 from rllib_dapo.types import CAUSAL_LM_PREFIX
 

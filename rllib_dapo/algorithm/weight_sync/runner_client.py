@@ -15,7 +15,7 @@ import torch
 
 from rllib_dapo.algorithm.weight_sync.interface import Answers
 from rllib_dapo.algorithm.weight_sync.runners import call_engines, collect
-from rllib_dapo.model.place import Place
+from rllib_dapo.model.device import Place
 
 
 @dataclass(frozen=True, slots=True)

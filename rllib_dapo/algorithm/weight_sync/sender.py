@@ -21,7 +21,7 @@ from rllib_dapo.algorithm.weight_sync.learners import Probe, learner_probe, poli
 from rllib_dapo.algorithm.weight_sync.runner_client import Member, RunnerClient, is_group
 from rllib_dapo.algorithm.weight_sync.source import CheckedPass, LearnerWeights
 from rllib_dapo.errors import EngineError
-from rllib_dapo.model.collectives import is_first
+from rllib_dapo.model.sharding import is_first
 
 _BUFFER_BYTES = 256 * 2**20  # of a piece; vLLM's 1 GiB, twice, is much beside a learner
 

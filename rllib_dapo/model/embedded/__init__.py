@@ -1,1 +1,1 @@
-"""The files of the embedded base model; `scripts/tiny_math/make.py` makes them."""
+"""The files of the embedded base model, which `scripts/tiny_math/make.py` writes."""

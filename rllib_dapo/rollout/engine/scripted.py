@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rllib_dapo.errors import EngineError, refuse
-from rllib_dapo.model.place import Place, place_of
+from rllib_dapo.model.device import Place, place_of
 from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
 from rllib_dapo.rollout.engine.base import FinishedRequest, SampledAnswer, Sampling
 from rllib_dapo.types import FloatArray, VersionStarts

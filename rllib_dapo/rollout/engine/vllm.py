@@ -20,7 +20,7 @@ from rllib_dapo.types import FinishReason, FloatArray
 if TYPE_CHECKING:
     from vllm.outputs import CompletionOutput, RequestOutput
 
-    from rllib_dapo.model.place import Place
+    from rllib_dapo.model.device import Place
 
 # Whoever steps in a loop should not spin while weights are being replaced.
 _UPDATE_PAUSE_SECONDS = 0.001

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_dapo.model.place import Place, place_of
+from rllib_dapo.model.device import Place, place_of
 from rllib_dapo.rollout.engine import transfer_engine
 from rllib_dapo.rollout.engine.received import ReceivedTensor
 
