@@ -99,13 +99,12 @@ def measure_cluster(options: argparse.Namespace) -> Any:
     from rollout_driver import scripted_config
     from rollout_virtual import VirtualCalls
 
-    from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-    from rllib_dapo.rollout.engine.scripted import StepTime
+    from rllib_dapo.rollout.engine.scripted import CompletionLengths, StepTime
     from rllib_dapo.rollout.runner_pool import RunnerPool
 
     engine = {
-        "lengths": AnswerLengths(median=125, sigma=0.8, endless=0.03),
-        "step_time": StepTime(fixed_s=0.08, per_answer_s=4e-4),
+        "lengths": CompletionLengths(median=125, sigma=0.8, endless=0.03),
+        "step_time": StepTime(fixed_s=0.08, per_completion_s=4e-4),
         "tokens_per_step": 4,
         "capacity": 32,
     }

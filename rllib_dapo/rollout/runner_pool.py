@@ -133,8 +133,9 @@ class RunnerPool:
         for runner in self._runners.values():
             runner.open.clear()
             runner.new.clear()
-        done = self._calls.call("withdraw", asked, self._config.runner_timeout_s)
-        for number in set(asked) - set(done):
+        for number, failure in self._calls.call(asked, "withdraw").failures.items():
+            if number == LOCAL_RUNNER:
+                raise EngineError(f"the engine failed: {failure.reason}")
             self._lose(number, "hung", "it did not stop its work")
         return groups, tuple(sorted(refs, key=lambda ref: ref.position))
 

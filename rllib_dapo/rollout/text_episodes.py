@@ -15,7 +15,7 @@ import numpy as np
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.rewards.composition import PlayedAnswer, RewardComposer
 from rllib_dapo.rewards.reflection import count_reflections
-from rllib_dapo.rollout.engine.base import SampledAnswer
+from rllib_dapo.rollout.engine.base import SampledCompletion
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 _NO_PROMPT = Prompt(token_ids=np.zeros(0, dtype=np.int64), text="")
@@ -58,7 +58,7 @@ class TextEpisodes:
         return self._renderer.render(info.get("messages", observation))
 
     def group(
-        self, ref: ProblemRef, prompt: Prompt, answers: Sequence[SampledAnswer], version: int
+        self, ref: ProblemRef, prompt: Prompt, answers: Sequence[SampledCompletion], version: int
     ) -> Group:
         """Score all answers to a problem: the environment first, then the reward functions.
 
@@ -85,7 +85,7 @@ class TextEpisodes:
         completions = () if composed.failure is not None else composed.completions
         return Group(ref, prompt, completions, oldest, composed.failure, composed.failures)
 
-    def _play(self, ref: ProblemRef, answer: SampledAnswer) -> PlayedAnswer:
+    def _play(self, ref: ProblemRef, answer: SampledCompletion) -> PlayedAnswer:
         """One episode: the same reset, one step with the answer's text."""
         text = self._tokenizer.decode(answer.token_ids, skip_special_tokens=True)
         env = self._environment(ref)

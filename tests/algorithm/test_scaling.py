@@ -12,8 +12,7 @@ from rollout_batches import settled_batch
 from rollout_driver import make_rollouts, scripted_config
 from rollout_virtual import VirtualCalls
 
-from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-from rllib_dapo.rollout.engine.scripted import StepTime
+from rllib_dapo.rollout.engine.scripted import CompletionLengths, StepTime
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
 from rllib_dapo.rollout.runner_pool import RunnerPool
@@ -28,7 +27,7 @@ SIZE = 4
 def small_config(**settings: Any) -> Any:
     """Answers of about 20 tokens, a fifth of them cut; an engine computes 8 at once."""
     engine = {
-        "lengths": AnswerLengths(median=20, sigma=0.8, endless=0.1),
+        "lengths": CompletionLengths(median=20, sigma=0.8, endless=0.1),
         "step_time": StepTime(fixed_s=0.001),
         "capacity": 8,
     }

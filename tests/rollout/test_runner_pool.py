@@ -17,7 +17,7 @@ from strategies import make_group
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout import runner_pool
-from rllib_dapo.rollout.runner_calls import LocalCalls
+from rllib_dapo.rollout.runner_calls import CallResults, LocalCalls
 from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, SamplingJob
 from rllib_dapo.settings.general import DAPOSettings
@@ -114,10 +114,10 @@ class Calls:
         ]
         return [(number, reply) for number, reply in replies if reply is not None]
 
-    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
-        for number in runners:
-            getattr(self.runners[number], method)(**kwargs)
-        return list(runners)
+    def call(self, runners: Sequence[int], method: str, *arguments: Any) -> CallResults:
+        return CallResults(
+            {number: getattr(self.runners[number], method)(*arguments) for number in runners}
+        )
 
     def kill(self, runner: int) -> None:
         self.killed.append(runner)
