@@ -7,6 +7,4 @@ from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
 
 def settled_batch(rollouts: Rollouts) -> RolloutBatch:
     """The next batch, when all that belongs to it is in."""
-    rollouts.next_batch(lambda progress: None)
-    rollouts.settle()
-    return rollouts.taken
+    return rollouts.finish(rollouts.sample(lambda progress: None))

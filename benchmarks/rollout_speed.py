@@ -19,7 +19,7 @@ from rollout_batches import settled_batch
 
 from rllib_dapo import DAPOConfig
 from rllib_dapo.rollout.problem_source import ProblemSource
-from rllib_dapo.rollout.sampling_job import answer_seed, make_job
+from rllib_dapo.rollout.sampling_job import completion_seed, make_job
 from rllib_dapo.types import ProblemRef
 
 Measured = tuple[float, float, int]
@@ -63,7 +63,7 @@ def generate(runner: Any, refs: tuple[ProblemRef, ...], *, seeded: bool) -> Meas
             temperature=job.sampling.temperature,
             top_p=job.sampling.top_p,
             max_tokens=job.sampling.max_tokens,
-            seed=answer_seed(job, ref) if seeded else None,
+            seed=completion_seed(job, ref) if seeded else None,
             stop_token_ids=list(runner._facts.stop_token_ids),
             logprobs=0,
             flat_logprobs=True,

@@ -11,14 +11,13 @@ import heapq
 from collections.abc import Sequence
 from typing import Any
 
-from rllib_dapo.data.prompting import make_renderer
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine
 from rllib_dapo.rollout.runner_calls import CallResults
-from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, answer_seed
+from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, completion_seed
 from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
@@ -60,7 +59,7 @@ class VirtualRunner:
                 prompt.token_ids.tolist(),
                 job.group_size,
                 job.sampling,
-                seed=answer_seed(job, ref),
+                seed=completion_seed(job, ref),
             )
 
     def step(self) -> list[Group]:
@@ -106,7 +105,7 @@ class VirtualCalls:
         self.env = make_env(config.env, config.env_config)
         facts = model_facts(config.language_model, trust_remote_code=False)
         tokenizer = load_tokenizer(facts.path, trust_remote_code=False)
-        renderer: PromptRenderer = make_renderer(config)
+        renderer = PromptRenderer.from_settings(config)
         episodes = TextEpisodes(lambda ref: self.env, renderer, tokenizer, None)
         special = set(tokenizer.all_special_ids)
         words = [i for i in range(len(tokenizer)) if i not in special]

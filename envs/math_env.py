@@ -10,11 +10,9 @@ from weakref import WeakValueDictionary
 
 import gymnasium as gym
 
-from rllib_dapo.data.locations import is_hub_id, stamp
-from rllib_dapo.data.mixed_problems import MixedProblems
-from rllib_dapo.data.mixture import Mixture
+from rllib_dapo.data.load import is_hub_id, load_problems, stamp
+from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.problem_set import Problem, ProblemSet
-from rllib_dapo.data.problems import load_problems
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError

@@ -1,14 +1,15 @@
-"""The exceptions of this package, one tree.
+"""The exceptions of this package, which all derive from `DAPOError`.
 
-Every message names the setting (or file and row) at fault, the value found and a
-remedy: an error that only says what went wrong leaves the user to guess the rest.
+Every message names the setting (or the file and row) at fault, the value found and a remedy.
 """
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class DAPOError(Exception):
-    """Base class of everything this package raises on purpose."""
+    """Base class of all exceptions that this package raises on purpose."""
 
 
 class SettingError(DAPOError, ValueError):
@@ -16,8 +17,8 @@ class SettingError(DAPOError, ValueError):
 
     Args:
         message: names the setting, its value and the remedy.
-        setting: the setting's name (dotted where nested), so that whoever read it from a
-            file can point at the line.
+        setting: the setting's name (dotted where it is nested). Callers who read the setting
+            from a file use it to name the line.
     """
 
     def __init__(self, message: str, setting: str | None = None) -> None:
@@ -25,34 +26,43 @@ class SettingError(DAPOError, ValueError):
         self.setting = setting
 
     def __reduce__(self) -> tuple[type[SettingError], tuple[str, str | None]]:
-        """Pickle with the setting's name: errors cross process borders in Ray."""
+        """Pickle the setting's name too, since Ray passes errors between processes."""
         return type(self), (str(self), self.setting)
 
 
-def refuse(name: str, value: object, remedy: str) -> None:
-    """Raise a `SettingError` that names a setting, its value and the remedy."""
+def refuse(name: str, value: object, remedy: str) -> NoReturn:
+    """Raise a `SettingError` that names a setting, its value and the remedy.
+
+    Args:
+        name: the setting, under the name that users write.
+        value: the value that is refused.
+        remedy: what to write instead.
+
+    Raises:
+        SettingError: always.
+    """
     raise SettingError(f"{name}={value!r}: {remedy}", name)
 
 
 class DataError(DAPOError, ValueError):
-    """A data set cannot be read; the message names file, row and column."""
+    """A data set cannot be read; the message names the file, the row and the column."""
 
 
 class ExperimentFileError(DAPOError, ValueError):
-    """An experiment file cannot be understood; the message names file and line."""
+    """An experiment file cannot be understood; the message names the file and the line."""
 
 
 class EngineError(DAPOError, RuntimeError):
-    """The inference engine failed, or its weights do not follow the learner's."""
+    """The inference engine failed, or it does not have the learner's weights."""
 
 
 class RewardError(DAPOError, RuntimeError):
-    """A reward function failed and must not, or too many of its calls hang."""
+    """A reward function failed where `reward_failure` is `error`, or too many of its calls hang."""
 
 
 class SamplingError(DAPOError, RuntimeError):
-    """Dynamic sampling reached its limit without a full batch."""
+    """Dynamic sampling reached its limit before the batch was full."""
 
 
 class TrainingError(DAPOError, RuntimeError):
-    """The learner cannot go on, for instance after repeated non-finite gradients."""
+    """The learner cannot go on, for instance because gradients are not finite again and again."""

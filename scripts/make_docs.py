@@ -10,11 +10,18 @@ import argparse
 import ast
 import inspect
 import sys
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from itertools import pairwise
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
 
 from rllib_dapo import metrics
-from rllib_dapo.settings import general as settings
+from rllib_dapo.settings.names import SETTING_CLASSES, setting_kinds, written_name
+from rllib_dapo.settings.run import RLlibSettings, RLlibTrainingSettings
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -28,24 +35,22 @@ them under `ray/tune/`. RLlib adds its own (`timers`, `perf`, counters of traine
 
 SETTINGS_HEAD = """# Settings
 
-Made from `rllib_dapo/settings/`. They are keys of `config:` in a YAML file, and arguments of
-`DAPOConfig().training(…)`. RLlib's own settings keep their names; the ones used most:
-
-| setting | default | meaning |
-| --- | --- | --- |
-| `lr` | 3e-4 | learning rate after warm-up. Paper: 1e-6 |
-| `minibatch_size` | 128 | completions per optimizer step; divides a batch. Paper: 512 |
-| `num_epochs` | 1 | passes over a batch. Paper: 1 |
-| `grad_clip` | 1.0 | bound on the norm of the whole gradient. Paper's recipe: 1.0 |
-| `seed` | None | of problems, sampling and minibatches; None is 0 |
-| `num_env_runners` | 0 | engines in processes of their own; 0: one in the main process |
-| `num_cpus_per_env_runner`, `num_gpus_per_env_runner` | 1, 0 | what each of them gets |
-| `num_learners` | 0 | learners in processes of their own; 0: one in the main process |
-| `evaluation_interval` | None | evaluate every so many iterations |
-| `evaluation_duration` | 128 | held-out problems |
-| `evaluation_config` | None | overrides for it: `env_config: {split: validation}` |
+Made from `rllib_dapo/settings/`. Settings are keys of `config:` in a YAML file, where None is
+written `null`, and arguments of `DAPOConfig().training(…)`.
 
 """
+
+RLLIB_HEAD = """
+## RLlib's settings
+
+RLlib's own settings keep their names, and the methods of `AlgorithmConfig` that set them. DAPO
+reads the following ones; their defaults are DAPO's.
+
+"""
+
+NUMBERS = {float: "number", int: "whole number"}
+OTHERS = {bool: "true or false", str: "text", dict: "mapping", Sequence: "list", Any: "any"}
+BOUNDS = {Gt: "above", Ge: "from", Lt: "below", Le: "up to"}
 
 
 def metrics_page() -> str:
@@ -55,25 +60,57 @@ def metrics_page() -> str:
 
 def settings_page() -> str:
     """docs/settings.md."""
-    rows = ["| setting | default | meaning |", "| --- | --- | --- |"]
-    for kind in settings.SETTING_CLASSES:
-        tree = ast.parse(inspect.getsource(kind))
-        body = tree.body[0].body  # type: ignore[attr-defined]
-        rows += _rows(body)
-    return SETTINGS_HEAD + "\n".join(rows) + "\n"
+    rllib = (RLlibTrainingSettings, RLlibSettings)
+    return SETTINGS_HEAD + _table(SETTING_CLASSES) + RLLIB_HEAD + _table(rllib)
 
 
-def _rows(body: list[ast.stmt]) -> list[str]:
-    """One row for each setting of a class."""
-    rows = []
-    for field, doc in pairwise(body):
-        if isinstance(field, ast.AnnAssign) and isinstance(doc, ast.Expr):
-            name = ast.unparse(field.target)
-            default = ast.unparse(field.value) if field.value else ""
-            text = " ".join(str(ast.literal_eval(doc.value)).split()).replace("|", "\\|")
-            shown = "model" if name == "language_model" else name
-            rows.append(f"| `{shown}` | `{default}` | {text} |")
-    return rows
+def _table(kinds: Sequence[type]) -> str:
+    """One row for each setting that these classes define."""
+    rows = ["| setting | value | default | meaning |", "| --- | --- | --- | --- |"]
+    for kind in kinds:
+        meanings = docstrings(kind)
+        defaults = {field.name: field for field in fields(kind)}
+        for name in kind.__annotations__:
+            field = defaults[name]
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            value = describe(setting_kinds()[name]).replace("|", "\\|")
+            meaning = meanings[name].replace("|", "\\|")  # a bare one would end the cell
+            rows.append(f"| `{written_name(name)}` | {value} | `{default!r}` | {meaning} |")
+    return "\n".join(rows) + "\n"
+
+
+def docstrings(kind: type) -> dict[str, str]:
+    """The text below each field that a class defines, on one line."""
+    (definition,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(definition, ast.ClassDef)  # noqa: S101 - it is the source of a class
+    return {
+        ast.unparse(field.target): " ".join(str(ast.literal_eval(text.value)).split())
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+
+
+def describe(kind: Any) -> str:
+    """Which values a setting of this type takes: `number above 0 below 1 or None`."""
+    bounds: list[Any] = []
+    if get_origin(kind) is Annotated:
+        kind, *bounds = get_args(kind)
+    if get_origin(kind) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        kinds = [part for part in get_args(kind) if part is not NoneType]
+        parts = [describe(part) for part in kinds]
+        parts[0] += _bounds(bounds)
+        return " or ".join([*parts, *(["None"] if len(kinds) < len(get_args(kind)) else [])])
+    return (NUMBERS | OTHERS)[get_origin(kind) or kind] + _bounds(bounds)
+
+
+def _bounds(metadata: list[Any]) -> str:
+    """The bounds in words: ` above 0 below 1`."""
+    given = {type(bound): getattr(bound, type(bound).__name__.lower(), None) for bound in metadata}
+    if Ge in given and given[Ge] == given.get(Le):
+        return f", {given[Ge]} only"
+    return "".join(f" {word} {given[kind]:g}" for kind, word in BOUNDS.items() if kind in given)
 
 
 def main() -> None:

@@ -9,9 +9,13 @@ import pytest
 from strategies import make_group
 
 from rllib_dapo import metrics
-from rllib_dapo.rollout.batch_progress import Progress
-from rllib_dapo.rollout.metrics import batch_metrics, demand_metrics, evaluation_metrics
+from rllib_dapo.cli.experiment_file import parse_experiments
+from rllib_dapo.errors import ExperimentFileError
+from rllib_dapo.rollout.group_filter import BatchProgress
+from rllib_dapo.rollout.metrics import batch_metrics, evaluation_metrics, rollout_metrics
+from rllib_dapo.rollout.rollouts import RolloutBatch
 from rllib_dapo.rollout.token_batch import RewardShaping
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
@@ -50,6 +54,25 @@ def test_every_row_of_the_table_has_three_cells():
     assert len(rows) == len(metrics.ALL_METRICS) + len(metrics.NAMED_METRICS) + 2
     for row in rows:
         assert row.replace("\\|", "").count("|") == 4, row
+
+
+def test_every_meaning_is_a_sentence_in_the_fields_words():
+    for metric in (*metrics.ALL_METRICS, *metrics.NAMED_METRICS):
+        assert metric.meaning[0].isupper() or metric.meaning[0] == "1", metric.key
+        assert metric.meaning.endswith("."), metric.key
+        assert "response" not in metric.meaning, metric.key
+        assert metric.unit != "answers", metric.key
+
+
+@pytest.mark.parametrize(("old", "new"), metrics.RENAMED.items())
+def test_a_renamed_metric_is_known_by_its_present_name_only(old, new):
+    present = {metric.key.split("/")[-1] for metric in metrics.ALL_METRICS}
+    assert new in present
+    assert old not in present
+    assert metrics.renamed(f"env_runners/{old}") == f"env_runners/{new}"
+    assert metrics.renamed(f"env_runners/{new}") is None
+    with pytest.raises(ExperimentFileError, match=f"`evaluation/{old}` is now called .*{new}`"):
+        parse_experiments(f"x: {{run: DAPO, stop: {{evaluation/{old}: 1}}}}", "x.yaml")
 
 
 # -- The numbers --------------------------------------------------------------------------
@@ -135,23 +158,39 @@ def test_reasons_are_shares_of_the_scored_groups():
 
 
 def test_what_was_asked_for_and_what_comes_from_other_batches():
-    progress = Progress(
+    progress = BatchProgress(
         kept=4, wanted=3, dropped={}, carried=2, asked=9, resolved=6, in_flight=3, limit=30
     )
-    batch = [make_group(i, [1.0, -1.0]) for i in range(3)]
-    values = demand_metrics(progress, batch, surplus=1, expired=7, keep_rate=0.25)
-    assert values == {
+    groups = tuple(make_group(i, [1.0, -1.0]) for i in range(3))
+    batch = RolloutBatch(
+        groups=groups,
+        sampled=groups,
+        counts={"kept": 3},
+        progress=progress,
+        expired=7,
+        surplus=1,
+        keep_rate=0.25,
+        seconds=2.0,
+        busy_share=0.5,
+    )
+    values = rollout_metrics(batch, RunSettings())
+    expected = {
         "groups_asked": 9.0,
         "groups_in_flight": 3.0,
         "groups_from_buffer": 2.0,
         "groups_buffered": 1.0,
         "groups_expired": 7.0,
         "keep_rate": 0.25,
+        "engines_busy_share": 0.5,
+        "tokens_per_s": values["tokens_sampled"] / 2.0,
+        "skipped_batch": 0.0,
     }
+    assert expected.items() <= values.items()
     assert set(values) <= names(metrics.ROLLOUT_METRICS, metrics.ROLLOUT)
-    for used in (batch[:1], []):  # more carried over than used
-        reused = demand_metrics(progress, used, surplus=1, expired=0, keep_rate=1.0)
-        assert reused["groups_from_buffer"] == len(used)
+    for used in (groups[:1], ()):  # the buffer held more than the batch has room for
+        fewer = rollout_metrics(replace(batch, groups=used), RunSettings())
+        assert fewer["groups_from_buffer"] == len(used)
+        assert fewer["skipped_batch"] == float(not used)
 
 
 def test_evaluation_numbers_are_those_of_k_answers_to_each_problem():

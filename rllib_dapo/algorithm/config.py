@@ -5,31 +5,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast, get_type_hints
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 from ray.rllib.models import MODEL_DEFAULTS
 
 from rllib_dapo.algorithm import preflight
-from rllib_dapo.settings.choices import (
-    Aggregation,
-    AtLimit,
-    Baseline,
-    ChatMode,
-    ComputeDtype,
-    ImportanceSampling,
-    KLEstimator,
-    LearningRateSchedule,
-    OldLogprobs,
-    ProgressMode,
-    RatioLevel,
-    RewardFailure,
-    UnfinishedGroups,
-    WeightSyncChoice,
-)
-from rllib_dapo.settings.general import DAPOSettings, setting_names
-from rllib_dapo.settings.run import RunSettings
+from rllib_dapo.settings.checks import check_settings, word_for
+from rllib_dapo.settings.general import DAPOSettings
+from rllib_dapo.settings.names import refuse_unknown, setting_names
+from rllib_dapo.settings.run import RLlibTrainingSettings, RunSettings
 
 # Keys that RLlib's dictionaries use for attributes of another name.
 _ALIASES = {
@@ -38,127 +26,105 @@ _ALIASES = {
     "learner_class": "_learner_class",
 }
 
+_RLLIB_KEYS = frozenset({
+    "callbacks", "create_env_on_driver", "custom_eval_function", "framework", "input",
+    "lambda", "multiagent", "num_cpus_for_driver", "num_workers", "exploration_config",
+    "_enable_new_api_stack", "simple_optimizer", "policies",
+})  # fmt: skip
+"""Keys that RLlib's dictionaries may hold beside the attributes of its config."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrainingKeywords(DAPOSettings, RLlibTrainingSettings):
+    """The keywords of `DAPOConfig.training`, with their types.
+
+    They are DAPO's settings, with `model` for `language_model`, and those of RLlib's own
+    `AlgorithmConfig.training`.
+    """
+
+    language_model: str = field(default=DAPOSettings.language_model, init=False)
+    model: str = DAPOSettings.language_model
+
+    # RLlib's, which DAPO hands on without reading them.
+    gamma: Any = None
+    train_batch_size: Any = None
+    train_batch_size_per_learner: Any = None
+    shuffle_batch_per_epoch: Any = None
+    optimizer: Any = None
+    num_aggregator_actors_per_learner: Any = None
+    max_requests_in_flight_per_aggregator_actor: Any = None
+    learner_class: Any = None
+    learner_connector: Any = None
+    add_default_connectors_to_learner_pipeline: Any = None
+    learner_config_dict: Any = None
+
+
+_OWN_ATTRIBUTES = frozenset(setting_names())
+_KEYWORDS = frozenset(f.name for f in fields(TrainingKeywords) if f.init)
+
+_Params = ParamSpec("_Params")
+_Config = TypeVar("_Config")
+
+
+class _Fluent(Protocol[_Params]):
+    """A method that takes the keywords of a settings class and returns its config."""
+
+    def __get__(
+        self, config: _Config, kind: type[_Config] | None = None, /
+    ) -> Callable[_Params, _Config]: ...
+
+
+def _with_keywords_of(
+    kind: Callable[_Params, object],
+) -> Callable[[Callable[..., Any]], _Fluent[_Params]]:
+    """Give a method the keywords of a settings class, for type checkers, editors and `help`."""
+
+    def decorate(method: Callable[..., Any]) -> _Fluent[_Params]:
+        own = next(iter(inspect.signature(method).parameters.values()))
+        plain = get_type_hints(kind)  # bounds and remedies would make it long
+        keywords = [
+            parameter.replace(annotation=plain[name])
+            for name, parameter in inspect.signature(kind).parameters.items()
+        ]
+        method.__signature__ = inspect.Signature([own, *keywords])  # type: ignore[attr-defined]
+        return cast("_Fluent[_Params]", method)
+
+    return decorate
+
 
 class DAPOBaseConfig(AlgorithmConfig, RunSettings):
     """RLlib's configuration with DAPO's settings: defaults, fluent and dictionary forms, checks."""
 
     def __init__(self, algo_class: type | None) -> None:
-        super().__init__(algo_class=algo_class)
-        for name in setting_names():
-            value = getattr(DAPOSettings, name)
-            setattr(self, name, dict(value) if isinstance(value, dict) else value)
-        self.num_env_runners = 0
-        self.lr = 3e-4
-        self.grad_clip = 1.0
-        self.grad_clip_by = "global_norm"
-        self.num_epochs = 1
-        self.minibatch_size = 128
+        AlgorithmConfig.__init__(self, algo_class=algo_class)
+        for name, value in vars(RunSettings()).items():
+            setattr(self, name, value)
         self.batch_mode = "complete_episodes"
         # There are no connectors: token batches are made in `training_step`.
         self.add_default_connectors_to_env_to_module_pipeline = False
         self.add_default_connectors_to_module_to_env_pipeline = False
         self.add_default_connectors_to_learner_pipeline = False
         self._dont_auto_sync_env_runner_states = True
-        # An engine that fails is not sent to sleep for a minute first.
+        # RLlib would wait for a minute before it starts a failed runner again.
         self.delay_between_env_runner_restarts_s = 0.0
-        self.evaluation_duration = 128
 
-    def training(
-        self,
-        *,
-        model: str = NotProvided,
-        trust_remote_code: bool = NotProvided,
-        max_prompt_length: int = NotProvided,
-        max_completion_length: int = NotProvided,
-        prompt_template: str = NotProvided,
-        system_prompt: str | None = NotProvided,
-        few_shot: Sequence[dict[str, str]] = NotProvided,
-        chat: ChatMode = NotProvided,
-        soft_overlong_punishment: bool = NotProvided,
-        soft_overlong_cache: int = NotProvided,
-        overlong_filtering: bool = NotProvided,
-        format_reward: float = NotProvided,
-        reward_functions: Sequence[dict[str, Any]] = NotProvided,
-        reward_failure: RewardFailure = NotProvided,
-        reward_timeout_s: float = NotProvided,
-        evaluation_samples: int = NotProvided,
-        evaluation_temperature: float = NotProvided,
-        evaluation_top_p: float = NotProvided,
-        evaluate_before_training: bool = NotProvided,
-        progress: ProgressMode = NotProvided,
-        wait_for_resources: bool = NotProvided,
-        group_size: int = NotProvided,
-        groups_per_batch: int = NotProvided,
-        temperature: float = NotProvided,
-        top_p: float = NotProvided,
-        dynamic_sampling: bool = NotProvided,
-        max_sampling_rounds: int = NotProvided,
-        at_sampling_limit: AtLimit = NotProvided,
-        unfinished_groups: UnfinishedGroups = NotProvided,
-        max_staleness: int = NotProvided,
-        async_level: Literal[0, 1] = NotProvided,
-        runner_timeout_s: float = NotProvided,
-        runner_restart_timeout_s: float = NotProvided,
-        max_problem_attempts: int = NotProvided,
-        dtype: str = NotProvided,
-        engine_cpu_threads: int | None = NotProvided,
-        learner_cpu_threads: int | None = NotProvided,
-        kv_cache_gib: float = NotProvided,
-        engine_kwargs: dict[str, Any] = NotProvided,
-        max_engine_gap: float | None = NotProvided,
-        tensor_parallel_size: int = NotProvided,
-        colocate: bool = NotProvided,
-        weight_sync: WeightSyncChoice = NotProvided,
-        sync_check_interval: int = NotProvided,
-        sync_check_tolerance: float | None = NotProvided,
-        clip_low: float = NotProvided,
-        clip_high: float = NotProvided,
-        dual_clip: float | None = NotProvided,
-        ratio_level: RatioLevel = NotProvided,
-        loss_aggregation: Aggregation = NotProvided,
-        normalize_advantage_std: bool = NotProvided,
-        advantage_baseline: Baseline = NotProvided,
-        entropy_coeff: float = NotProvided,
-        kl_coeff: float = NotProvided,
-        kl_estimator: KLEstimator = NotProvided,
-        old_logprobs: OldLogprobs = NotProvided,
-        importance_sampling: ImportanceSampling = NotProvided,
-        importance_cap: float = NotProvided,
-        importance_mask_above: float | None = NotProvided,
-        warmup_iterations: int = NotProvided,
-        lr_schedule: LearningRateSchedule = NotProvided,
-        lr_decay_iterations: int | None = NotProvided,
-        lr_end_factor: float = NotProvided,
-        weight_decay: float = NotProvided,
-        adam_beta2: float = NotProvided,
-        max_skipped_updates: int = NotProvided,
-        max_tokens_per_microbatch: int = NotProvided,
-        packing: bool = NotProvided,
-        share_prompts: bool = NotProvided,
-        gradient_checkpointing: bool = NotProvided,
-        compute_dtype: ComputeDtype = NotProvided,
-        shard_model: bool = NotProvided,
-        lora_rank: int | None = NotProvided,
-        lora_alpha: float = NotProvided,
-        lora_target_modules: str | Sequence[str] = NotProvided,
-        **rllib: Any,
-    ) -> Self:
+    @_with_keywords_of(TrainingKeywords)
+    def training(self, **given: Any) -> Self:
         """Set DAPO's settings and RLlib's own training settings (`lr`, `minibatch_size`, …).
 
         Args:
-            model: see `DAPOSettings.language_model`.
-            **rllib: RLlib's `AlgorithmConfig.training` settings.
-
-        All other arguments: see the attribute of the same name in `DAPOSettings`.
+            **given: each keyword is a setting; `DAPOSettings` and `RLlibTrainingSettings` say
+                what it means. `model` sets `DAPOSettings.language_model`. What is not given
+                keeps its value.
 
         Raises:
             SettingError: a setting is unknown; the message names the nearest one.
         """
-        given = {k: v for k, v in locals().items() if k in _OWN_KEYS and v is not NotProvided}
-        preflight.refuse_unknown(rllib, preflight.training_keywords(), also=_OWN_KEYS)
-        super().training(**rllib)
-        for key, value in given.items():
-            setattr(self, _ALIASES.get(key, key), value)
+        refuse_unknown(given, _KEYWORDS)
+        given = {key: value for key, value in given.items() if value is not NotProvided}
+        own = {k: given.pop(k) for k in list(given) if _ALIASES.get(k, k) in _OWN_ATTRIBUTES}
+        super().training(**given)
+        self._set_own(own)
         return self
 
     def update_from_dict(self, config_dict: Mapping[str, Any]) -> Self:
@@ -169,8 +135,7 @@ class DAPOBaseConfig(AlgorithmConfig, RunSettings):
         """
         # Tune passes notes of its own through the configuration: `__trial_info__` and such.
         config_dict = {k: v for k, v in config_dict.items() if not str(k).startswith("__")}
-        known = {*vars(self), *_ALIASES, *preflight.RLLIB_KEYS}
-        preflight.refuse_unknown(config_dict, known)
+        refuse_unknown(config_dict, {*vars(self), *_ALIASES, *_RLLIB_KEYS})
         translated = {}
         for key, value in config_dict.items():
             if key == "model" and isinstance(value, Mapping):
@@ -179,11 +144,17 @@ class DAPOBaseConfig(AlgorithmConfig, RunSettings):
                     preflight.refuse_network_settings(value)
                 continue
             translated[_ALIASES.get(key, key)] = value
+        # RLlib would take our `evaluation_…` for settings of its own `evaluation` method.
         own = {k: translated.pop(k) for k in list(translated) if k in _OWN_ATTRIBUTES}
         super().update_from_dict(translated)
-        for key, value in own.items():  # `evaluation_…` of ours would go to RLlib's method
-            setattr(self, key, value)
+        self._set_own(own)
         return self
+
+    def _set_own(self, settings: Mapping[str, Any]) -> None:
+        """Set DAPO's settings, which may have the names that users write."""
+        for key, value in settings.items():
+            name = _ALIASES.get(key, key)
+            setattr(self, name, word_for(name, value))
 
     def validate(self) -> None:
         """Refuse impossible settings before anything expensive starts.
@@ -192,10 +163,7 @@ class DAPOBaseConfig(AlgorithmConfig, RunSettings):
             SettingError: names the setting, its value and the remedy.
             DataError: the data set cannot be used.
         """
+        check_settings(self)
         preflight.check_before_rllib(self)
         super().validate()
         preflight.check(self)
-
-
-_OWN_ATTRIBUTES = frozenset(setting_names())
-_OWN_KEYS = (_OWN_ATTRIBUTES - {"language_model"}) | {"model"}

@@ -24,12 +24,11 @@ from rllib_dapo.learner.rl_module import DAPOTorchRLModule
 from rllib_dapo.learner.torch_learner import DAPOTorchLearner
 from rllib_dapo.model.batching import split_for_ranks
 from rllib_dapo.model.facts import model_path
-from rllib_dapo.rewards.composition import component_names
 from rllib_dapo.rollout.env_runner import DAPOEnvRunner
-from rllib_dapo.rollout.metrics import batch_metrics, demand_metrics, evaluation_metrics
+from rllib_dapo.rollout.metrics import evaluation_metrics, rollout_metrics
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.progress import RolloutProgress
-from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
+from rllib_dapo.rollout.rollouts import FilledBatch, RolloutBatch, Rollouts
 from rllib_dapo.rollout.runner_calls import LocalCalls, RemoteCalls
 from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.rollout.token_batch import RewardShaping, make_token_batch
@@ -127,10 +126,11 @@ class DAPO(Algorithm):
             calls, self.config, seed=self.config.seed or 0, equip=self._weights.send_again
         )
         self._rollouts = Rollouts(self.config, self._pool, self._problems)
+        self._next_batch: RolloutBatch | None = None  # sampled ahead (`async_level: 1`)
         self._sync_gap = 0.0
         self._samples_lifetime = 0
         self._seconds = dict.fromkeys(_PHASES, 0.0)
-        self._sync_weights()
+        self._sync()
 
     def __repr__(self) -> str:
         """The name; RLlib's own form fails before `setup`, and hides what failed there."""
@@ -139,51 +139,59 @@ class DAPO(Algorithm):
     # -- Algorithm 1 ------------------------------------------------------------------------
 
     def training_step(self) -> None:
-        """One iteration: sample until the batch is full, update, sync.
+        """One iteration of Algorithm 1: sample until the batch is full, update, sync."""
+        self._start_iteration()
+        if self.config.async_level:
+            self._one_step_off()
+            return
+        batch = self._sample(self.iteration + 1)
+        if self.config.colocate:
+            # A sleeping engine would resume what is in flight under the new weights.
+            self._rollouts.wait_for_in_flight(batch)
+            self._weights.sleep(self._pool.runners)
+        self._update(batch.groups)
+        # The runners went on meanwhile; what they were asked belongs to the old weights.
+        rollout = self._rollouts.finish(batch)
+        if rollout.groups:
+            self._sync()
+        self._report_iteration(rollout)
 
-        With `async_level: 1` the next batch is sampled while the learner works on this one;
-        the engines get the new weights when both are done.
+    def _one_step_off(self) -> None:
+        """The same with the next batch sampled while the learner trains (`async_level: 1`).
+
+        The engines get the new weights when both are done, so every batch but the first was
+        sampled by weights that are one version old.
         """
-        self._seconds = dict.fromkeys(_PHASES, 0.0)
+        rollout = self._next_batch or self._rollouts.finish(self._sample(self.iteration + 1))
+        self._next_batch = None
+        with ThreadPoolExecutor(1, thread_name_prefix="learning") as executor:
+            update = executor.submit(self._run_learners, rollout.groups)
+            try:
+                self._next_batch = self._rollouts.finish(self._sample(self.iteration + 2))
+            finally:  # if both have failed, the learner's error is raised
+                results = update.result()
+        self._log_update(results)
+        if rollout.groups:
+            self._sync()
+        self._report_iteration(rollout)
+
+    def _sample(self, iteration: int) -> FilledBatch:
+        """Sample until the batch of an iteration is full (lines 3 to 7 of Algorithm 1)."""
         config = self.config
-        if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
-            self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
-        with self._progress(self.iteration + 1) as progress:
-            groups = self._rollouts.next_batch(progress.update)
-        with self._learning(groups):
-            if config.async_level:
-                with self._progress(self.iteration + 2) as progress:
-                    self._rollouts.sample_ahead(progress.update)
-        self._rollouts.settle()
-        self._report_rollout(self._rollouts.taken)
-        if groups:
-            self._sync_weights()
-        self._report(metrics.ROLLOUT, {"sync_gap": self._sync_gap})
-        self._report(metrics.TIME, self._seconds)
+        with RolloutProgress(
+            config.groups_per_batch, iteration, config.progress, self.logdir
+        ) as progress:
+            return self._rollouts.sample(progress.update)
 
-    @contextmanager
-    def _learning(self, groups: tuple[Group, ...]) -> Iterator[None]:
-        """Update on a batch: beside what is done within, or after it if there is no lead."""
+    def _update(self, groups: tuple[Group, ...]) -> None:
+        """Update the policy by minibatches of the batch (lines 8 to 11 of Algorithm 1)."""
+        self._log_update(self._run_learners(groups))
+
+    def _run_learners(self, groups: tuple[Group, ...]) -> Any:
+        """Advantages and minibatch updates; returns the learners' metrics, None for no groups."""
         if not groups:
-            yield
-        elif not self.config.async_level:
-            yield
-            if self.config.colocate:
-                self._rollouts.settle()  # asleep they would go on with the new weights
-                self._weights.sleep(self._pool.runners)
-            self._finish_update(self._update(groups))
-        else:
-            with ThreadPoolExecutor(1, thread_name_prefix="learning") as executor:
-                update = executor.submit(self._update, groups)
-                try:
-                    yield
-                finally:  # should both have failed, what the learner says comes first
-                    results = update.result()
-            self._finish_update(results)
-
-    def _update(self, groups: tuple[Group, ...]) -> Any:
-        """Minibatch updates of the decoupled-clip objective on the batch."""
-        batch = make_token_batch(groups, self._shaping)
+            return None
+        batch = make_token_batch(groups, RewardShaping.from_settings(self.config))
         settings = {
             "num_epochs": self.config.num_epochs,
             "num_total_minibatches": -(-len(batch) // self.config.minibatch_size),
@@ -195,38 +203,29 @@ class DAPO(Algorithm):
                 return self.learner_group.update(batches=batches, **settings)
             return self.learner_group.update(batch=to_multi_agent_batch(batch), **settings)
 
-    def _finish_update(self, results: Any) -> None:
-        """Take the learners' metrics in.
+    def _log_update(self, results: Any) -> None:
+        """Log the learners' metrics, in the thread that owns the metrics logger.
 
         Raises:
             TrainingError: engine and learner have drifted apart.
         """
-        self.metrics.aggregate(results, key=LEARNER_RESULTS)
-        self._check_gap()
+        if results is not None:
+            self.metrics.aggregate(results, key=LEARNER_RESULTS)
+            self._check_gap()
 
-    # -- Parts ------------------------------------------------------------------------------
-
-    def _sync_weights(self) -> None:
+    def _sync(self) -> None:
         """Bring the learner's weights into every engine, and wait until they serve."""
         with self._timed("sync_s"):
             report = self._weights.send(self._pool.reachable)
             self._pool.serve(report.version, report.served)
         self._sync_gap = self._sync_gap if report.gap is None else report.gap
 
-    def _progress(self, iteration: int) -> RolloutProgress:
+    def _start_iteration(self) -> None:
+        """Reset the clocks; before the first iteration, evaluate the untrained policy."""
+        self._seconds = dict.fromkeys(_PHASES, 0.0)
         config = self.config
-        return RolloutProgress(config.groups_per_batch, iteration, config.progress, self.logdir)
-
-    @property
-    def _shaping(self) -> RewardShaping:
-        config = self.config
-        return RewardShaping(
-            max_length=config.max_completion_length,
-            overlong_cache=config.soft_overlong_cache if config.soft_overlong_punishment else None,
-            overlong_filtering=config.overlong_filtering,
-            normalize_std=config.normalize_advantage_std,
-            baseline=config.advantage_baseline,
-        )
+        if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
+            self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
 
     def _check_gap(self) -> None:
         """The alarm of `max_engine_gap`."""
@@ -268,27 +267,19 @@ class DAPO(Algorithm):
         for key, value in values.items():
             self.metrics.log_value((prefix, *key.split("/")), value, window=1)
 
-    def _report_rollout(self, batch: RolloutBatch) -> None:
-        names = component_names(self.config)
-        values = batch_metrics(batch.sampled, batch.groups, batch.counts, self._shaping, names)
-        self._seconds["sample_s"] = batch.seconds
+    def _report_iteration(self, rollout: RolloutBatch) -> None:
+        """Log what was sampled for this iteration, and how long each phase took."""
+        values = rollout_metrics(rollout, self.config)
+        self._seconds["sample_s"] = rollout.seconds
         self._samples_lifetime += int(values["num_env_steps_sampled"])
-        values |= demand_metrics(
-            batch.progress,
-            batch.groups,
-            surplus=batch.surplus,
-            expired=batch.expired,
-            keep_rate=batch.keep_rate,
-        )
         values |= {
             "num_env_steps_sampled_lifetime": float(self._samples_lifetime),
-            "tokens_per_s": values["tokens_sampled"] / max(batch.seconds, 1e-9),
-            "engines_busy_share": batch.busy_share,
             "runners_lost": float(self._pool.lost.total()),
             "problem_stream_position": float(self._problems.position),
-            "skipped_batch": float(not batch.groups),
+            "sync_gap": self._sync_gap,
         }
         self._report(metrics.ROLLOUT, values)
+        self._report(metrics.TIME, self._seconds)
 
     @contextmanager
     def _timed(self, key: str) -> Iterator[None]:
@@ -327,6 +318,7 @@ class DAPO(Algorithm):
         if self._check_component(_STATE, components, not_components):
             state[_STATE] = {
                 "rollouts": self._rollouts.get_state(),
+                "next_batch": self._next_batch,
                 "samples_lifetime": self._samples_lifetime,
             }
         return state
@@ -339,9 +331,10 @@ class DAPO(Algorithm):
             super().set_state({k: v for k, v in state.items() if k != COMPONENT_ENV_RUNNER})
         if (own := state.get(_STATE)) is not None:
             self._rollouts.set_state(own["rollouts"])
+            self._next_batch = own["next_batch"]
             self._samples_lifetime = own["samples_lifetime"]
         if COMPONENT_LEARNER_GROUP in state:
-            self._sync_weights()
+            self._sync()
 
     def save_to_path(self, *args: Any, **kwargs: Any) -> str:
         """RLlib's checkpoint; the learners write theirs themselves."""
@@ -352,4 +345,4 @@ class DAPO(Algorithm):
         """RLlib's restore, then the weights into the engines, whatever their version."""
         with engine_weights_withheld():
             super().restore_from_path(path, *args, **kwargs)
-        self._sync_weights()
+        self._sync()

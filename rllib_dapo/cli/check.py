@@ -1,4 +1,4 @@
-"""Everything that can be wrong with an experiment, found before anything is started."""
+"""Checks of an experiment before anything is started."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rllib_dapo.cli.experiment_file import Experiment, nearest
 from rllib_dapo.cli.tuner import build_scheduler
 from rllib_dapo.errors import DAPOError, ExperimentFileError, SettingError
 
-# What one sets to ask for less of a resource.
-_KNOBS = {
+# The settings that make a trial ask for less of a resource.
+_SETTINGS_OF = {
     "CPU": "num_env_runners, num_cpus_per_env_runner, num_learners, num_cpus_per_learner, "
     "evaluation_num_env_runners or num_cpus_for_main_process",
     "GPU": "num_env_runners, num_gpus_per_env_runner, num_learners or num_gpus_per_learner",
@@ -20,7 +20,7 @@ _KNOBS = {
 
 
 def algorithm_class(experiment: Experiment) -> type[Any]:
-    """The algorithm an experiment names.
+    """The algorithm class that an experiment names.
 
     Raises:
         ExperimentFileError: no algorithm has this name.
@@ -46,13 +46,14 @@ def algorithm_class(experiment: Experiment) -> type[Any]:
 def validate(experiment: Experiment) -> list[Any]:
     """Build and check the config of every variant, without starting Ray.
 
-    Of more than `search_space.MAX_VARIANTS` combinations, each value is checked once.
+    If the varied values make more than `search_space.MAX_VARIANTS` combinations, each value is
+    checked once instead of every combination.
 
     Returns:
-        the algorithm configs, one for each variant checked.
+        One algorithm config for each variant that was checked.
 
     Raises:
-        ExperimentFileError: with the line of the setting at fault.
+        ExperimentFileError: a setting is wrong; the message begins with its file and line.
     """
     algorithm = algorithm_class(experiment)
     _check_restore(experiment)
@@ -66,7 +67,7 @@ def validate(experiment: Experiment) -> list[Any]:
             configs.append(config)
     except SettingError as error:
         raise ExperimentFileError(experiment.located(str(error), error.setting)) from error
-    # RLlib's own checks raise these, and so does passing a setting of the wrong kind.
+    # RLlib's own checks raise these, and a setting of the wrong type leads to them.
     except (DAPOError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ExperimentFileError(experiment.located(f"{error}")) from error
     return configs
@@ -77,8 +78,8 @@ def _check_restore(experiment: Experiment) -> None:
     if experiment.restore and not Path(experiment.restore).expanduser().is_dir():
         raise ExperimentFileError(
             experiment.located(
-                f"no checkpoint folder {experiment.restore!r}; `restore` wants a folder of this "
-                "machine, relative to where the command is given",
+                f"no checkpoint folder {experiment.restore!r}; `restore` must be a folder on this "
+                "machine, relative to the folder where the command is given",
                 key="restore",
             )
         )
@@ -87,42 +88,47 @@ def _check_restore(experiment: Experiment) -> None:
 def check_resources(
     bundles: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, float]]
 ) -> None:
-    """Refuse a trial that the cluster can never hold; Ray would leave it PENDING for ever.
+    """Refuse a trial that the cluster can never hold; Ray would leave it PENDING forever.
 
     Args:
-        bundles: what the trial asks for; one bundle must fit on one node.
-        nodes: what each node has in total.
+        bundles: the resources that the trial asks for; each bundle must fit on one node.
+        nodes: the total resources of each node.
 
     Raises:
-        SettingError: names the resource, both numbers and the settings to change.
+        SettingError: the cluster is too small; the message names the resource, both numbers and
+            the settings to change.
     """
     for name in sorted({name for bundle in bundles for name in bundle}):
         asked = sum(bundle.get(name, 0) for bundle in bundles)
-        there = sum(node.get(name, 0) for node in nodes)
-        knobs = _KNOBS.get(name, f"what asks for {name!r} in the config")
-        if asked > there:
+        available = sum(node.get(name, 0) for node in nodes)
+        settings = _SETTINGS_OF.get(name, f"what asks for {name!r} in the config")
+        if asked > available:
             raise SettingError(
-                f"a trial asks for {asked:g} {name} and the cluster has {there:g}; lower {knobs}"
-                + (", or raise --ray-num-cpus" if name == "CPU" else "")
+                f"a trial asks for {asked:g} {name} and the cluster has {available:g}; "
+                f"lower {settings}" + (", or raise --ray-num-cpus" if name == "CPU" else "")
             )
         largest = max((bundle.get(name, 0) for bundle in bundles), default=0)
         if largest > max((node.get(name, 0) for node in nodes), default=0):
             raise SettingError(
-                f"one worker asks for {largest:g} {name}, more than any machine has; lower {knobs}"
+                f"one worker asks for {largest:g} {name}, more than any machine has; "
+                f"lower {settings}"
             )
 
 
 def trial_request(
     experiment: Experiment, nodes: Sequence[Mapping[str, float]] | None
 ) -> list[dict[str, float]]:
-    """Check what every variant asks for against the cluster; returns the first request.
+    """Check that every variant fits on the cluster.
 
     Args:
-        experiment: one that passed `validate`.
-        nodes: what each node has in total; None to check nothing.
+        experiment: an experiment that passed `validate`.
+        nodes: the total resources of each node; None checks nothing.
+
+    Returns:
+        The resources that a trial of the first variant asks for, as bundles.
 
     Raises:
-        ExperimentFileError: the cluster can never hold it.
+        ExperimentFileError: the cluster can never hold a variant.
     """
     algorithm = algorithm_class(experiment)
     requests: list[list[dict[str, float]]] = [

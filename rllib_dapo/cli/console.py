@@ -1,26 +1,37 @@
-"""What one sees in the terminal during `rllib train`: a line for each iteration."""
+"""What `rllib train` prints in the terminal.
+
+That is a heading, one line for each iteration, a line at the bottom that shows how far the
+iteration is, and a summary. The bottom line comes from files: a trial leaves its progress in
+its folder (`rollout.progress`), and `StatusLine` reads it there. A trial on another machine
+leaves it where this process cannot read it, and then nothing is shown.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray.tune import Callback
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 
-from rllib_dapo.cli.progress_line import StatusLine
+from rllib_dapo.cli.experiment_file import Experiment
 from rllib_dapo.metrics import EVALUATION, INITIAL_EVALUATION, LEARNER, ROLLOUT
+from rllib_dapo.rollout.progress import FILE_NAME
 
 if TYPE_CHECKING:
     from ray.tune import ResultGrid
 
-    from rllib_dapo.cli.experiment_file import Experiment
-
 MISSING = "–"
 HEADER_EVERY = 20
+_SECONDS_BETWEEN_LOOKS = 0.25
+# A log is no place for a line that is overwritten: it reports only on slow iterations.
+_SECONDS_BETWEEN_LOG_LINES = 30.0
 
 
 @dataclass(frozen=True)
@@ -28,9 +39,9 @@ class Column:
     """One column of the table.
 
     Args:
-        header: at most as wide as the values should be.
-        key: where the value is in the result, `/` between levels.
-        format: for `format()`: of a number.
+        header: the heading, at most `width` characters.
+        key: where the value is in Tune's result, with `/` between the levels.
+        format: how the number is written, as for `format()`.
         width: characters.
     """
 
@@ -40,7 +51,7 @@ class Column:
     width: int = 7
 
     def show(self, result: Mapping[str, Any]) -> str:
-        """The value in `result`, or a dash; never an error: a line is not worth a run."""
+        """The value in `result`, or a dash. It never raises: no run may end for a printed line."""
         value = lookup(result, self.key)
         if isinstance(value, bool) or not hasattr(value, "__float__"):
             return MISSING
@@ -50,7 +61,7 @@ class Column:
         return format(number, self.format)
 
 
-# In order of importance: a narrow terminal shows the first ones that fit.
+# The most important come first: a narrow terminal shows the first ones that fit.
 DAPO_COLUMNS = (
     Column("iter", "training_iteration", ".0f", 5),
     Column("acc", f"{ROLLOUT}/accuracy", ".1%"),
@@ -80,7 +91,7 @@ OTHER_COLUMNS = (
 
 
 def lookup(result: Mapping[str, Any], key: str) -> Any:
-    """The value at `a/b`, nested or flat; None if it is not there."""
+    """The value at the key `a/b`, nested or flat; None if there is none."""
     if key in result:
         return result[key]
     first, _, rest = key.partition("/")
@@ -89,7 +100,7 @@ def lookup(result: Mapping[str, Any], key: str) -> Any:
 
 
 def columns_for(algorithm: str) -> tuple[Column, ...]:
-    """The columns of an algorithm."""
+    """The columns for an algorithm."""
     return DAPO_COLUMNS if algorithm == "DAPO" else OTHER_COLUMNS
 
 
@@ -105,13 +116,60 @@ def fitting(columns: Sequence[Column], width: int | None) -> list[Column]:
     return shown
 
 
+class StatusLine:
+    """The progress of the running iteration: one line that is overwritten, or a few in a log."""
+
+    def __init__(self) -> None:
+        self._status: Status | None = None
+        self._looked = 0.0
+        self._logged = time.monotonic()
+
+    def show(self, trials: Iterable[Any]) -> None:
+        """Read the trials' progress, at most four times a second, and show it."""
+        now = time.monotonic()
+        if now - self._looked < _SECONDS_BETWEEN_LOOKS:
+            return
+        self._looked = now
+        running = [trial for trial in trials if getattr(trial, "status", None) == "RUNNING"]
+        lines = [text for trial in running if (text := _progress_of(trial))]
+        if not lines:
+            return
+        console = Console(highlight=False)
+        text = lines[0] + (f" (and {len(lines) - 1} more trials)" if len(lines) > 1 else "")
+        if not console.is_terminal:
+            if now - self._logged > _SECONDS_BETWEEN_LOG_LINES:
+                self._logged = now
+                console.print(text, soft_wrap=True)
+        elif self._status is None:
+            self._status = Status(text, console=console)
+            self._status.start()
+        else:
+            self._status.update(text)
+
+    def clear(self) -> None:
+        """Remove the line before something else is printed."""
+        self._logged = time.monotonic()
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def _progress_of(trial: Any) -> str | None:
+    try:
+        folder = Path(trial.storage.trial_working_directory)
+        return (folder / FILE_NAME).read_text(encoding="utf-8").strip()
+    # The trial has not begun, runs elsewhere, or is writing the file at this moment.
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
 _status = StatusLine()
 
 
 class IterationLines(Callback):
     """Prints one line per iteration and trial, and a header every 20 lines.
 
-    Tune stores its callbacks with the experiment, so this holds plain data only.
+    It holds plain data only, because Tune pickles its callbacks with the experiment.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -128,7 +186,7 @@ class IterationLines(Callback):
             pass_at_k = lookup(result, f"{INITIAL_EVALUATION}/pass_at_k")
             k = lookup(result, f"{INITIAL_EVALUATION}/k")
             console.print(
-                f"before training: {before:.1%} of held-out answers are right "
+                f"before training: {before:.1%} of the held-out answers are correct "
                 f"(pass@{k:.0f} {pass_at_k:.1%})"
             )
         prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""
@@ -142,19 +200,19 @@ class IterationLines(Callback):
         self.lines += 1
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Show how far the running trials' rollouts are."""
+        """Show the progress of the running trials."""
         _status.show(trials)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Take the progress away."""
+        """Remove the progress line."""
         _status.clear()
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Say that a failed trial is tried again."""
+        """Print that a failed trial is tried again."""
         _console().print(f"trial {trial.trial_id} failed and is tried again", style="yellow")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Say at once that a trial failed; the cause follows at the end."""
+        """Print at once that a trial failed; its cause is printed at the end."""
         _status.clear()
         _console().print(f"trial {trial.trial_id} failed", style="red")
 
@@ -171,12 +229,20 @@ def announce(
     path: str,
     note: str | None = None,
 ) -> None:
-    """Say what is about to run, with what, and where the results go."""
+    """Print what is about to run, with which resources, and where the results go.
+
+    Args:
+        experiment: the experiment.
+        config: the algorithm's config of the first variant.
+        bundles: the resources of one trial.
+        path: the folder or URI of the results.
+        note: one more line, such as that earlier trials are resumed.
+    """
     totals: dict[str, float] = {}
     for bundle in bundles:
         for name, amount in bundle.items():
             totals[name] = totals.get(name, 0) + amount
-    # DAPO keeps the name of its model elsewhere than RLlib keeps its network settings.
+    # `language_model` names the model of DAPO; RLlib's `model` holds network settings.
     model = getattr(config, "language_model", None) or getattr(config, "model", None)
     stop = ", ".join(f"{key} ≥ {value:g}" for key, value in experiment.stop.items())
     if experiment.time_budget_s:
@@ -204,7 +270,7 @@ def _print_pairs(pairs: Mapping[str, Any]) -> None:
 
 
 def summarise(grid: ResultGrid, interrupted: bool = False) -> None:
-    """A line for each trial: how far it got, how long it took, its last checkpoint."""
+    """Print a line for each trial: its last metrics, its time and its last checkpoint."""
     console = _console()
     for i in range(len(grid)):
         result = grid[i]
@@ -225,5 +291,5 @@ def summarise(grid: ResultGrid, interrupted: bool = False) -> None:
 
 
 def _console() -> Console:
-    # Made anew each time: it follows a redirected stdout, and cannot be pickled.
+    # It is made anew each time, because it must follow a redirected stdout and cannot be pickled.
     return Console(highlight=False)

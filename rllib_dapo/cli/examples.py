@@ -7,38 +7,38 @@ from pathlib import Path
 from rllib_dapo.cli.experiment_file import nearest
 from rllib_dapo.errors import SettingError
 
-# Inside the package when installed, beside it in a checkout.
-_PLACES = (
+# The files are inside the package when it is installed, and beside it in a checkout.
+_FOLDERS = (
     Path(__file__).parent.parent / "tuned_examples",
     Path(__file__).parent.parent.parent / "tuned_examples",
 )
 
 
-def example_files(places: tuple[Path, ...] = _PLACES) -> dict[str, Path]:
-    """Name (`dapo_math`, `sweeps/lr`) -> file, sorted by name.
+def example_files(folders: tuple[Path, ...] = _FOLDERS) -> dict[str, Path]:
+    """The files of the examples by name (`dapo_math`, `sweeps/lr`), sorted.
 
     Raises:
-        SettingError: the files were not installed.
+        SettingError: the files are missing.
     """
-    for place in places:
+    for folder in folders:
         files = {
-            path.relative_to(place).with_suffix("").as_posix(): path
+            path.relative_to(folder).with_suffix("").as_posix(): path
             for ending in ("*.yaml", "*.py")
-            for path in place.rglob(ending)
+            for path in folder.rglob(ending)
             if path.stem != "__init__"
         }
         if files:
             return dict(sorted(files.items()))
-    raise SettingError(f"no examples in {places[0]}; reinstall rllib-dapo")
+    raise SettingError(f"no examples in {folders[0]}; reinstall rllib-dapo")
 
 
-def example_file(name: str, places: tuple[Path, ...] = _PLACES) -> Path:
-    """The file of an example; its ending may be left out.
+def example_file(name: str, folders: tuple[Path, ...] = _FOLDERS) -> Path:
+    """The file of an example. The name may be given with or without `.yaml` or `.py`.
 
     Raises:
         SettingError: there is no such example.
     """
-    files = example_files(places)
+    files = example_files(folders)
     wanted = name.removesuffix(".yaml").removesuffix(".py")
     if wanted not in files:
         raise SettingError(f"no example `{name}`; {nearest(wanted, files)}")
@@ -46,6 +46,6 @@ def example_file(name: str, places: tuple[Path, ...] = _PLACES) -> Path:
 
 
 def title(path: Path) -> str:
-    """What an example is about: its first line, if that is a comment or docstring."""
+    """The first line of an example without its marks, if it is a comment or docstring."""
     line = path.read_text(encoding="utf-8").partition("\n")[0].strip()
     return line.strip('#" ') if line.startswith(("#", '"""')) else ""

@@ -6,36 +6,37 @@
         stop: {training_iteration: 20}
         config: {lr: 1e-4}
 
-Nothing here needs Ray. Whatever is wrong with a file is said with its line.
+Nothing here needs Ray. Every error names the file and the line.
 """
 
 from __future__ import annotations
 
+import math
 import runpy
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
 
 from rllib_dapo.cli import search_space
-from rllib_dapo.cli.stop_criteria import flat_stop
 from rllib_dapo.cli.yaml_lines import Document, KeyPath, parse, parse_file
 from rllib_dapo.errors import ExperimentFileError, SettingError
+from rllib_dapo.metrics import renamed
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment, as Tune is to run it; keys as in the file.
+    """One experiment for Tune. The names of the fields are the keys of the file.
 
     Args:
-        run: the algorithm's name, or its class (from a Python file).
-        config: settings of the algorithm; varied values in the form of `search_space`.
+        run: the name of the algorithm, or its class (from a Python file).
+        config: the settings of the algorithm; varied values have the form of `search_space`.
         stop: metric (nested ones as `evaluation/accuracy`) -> the value to stop at.
-        source: the file, for messages.
-        lines: where each key stands, from the experiment's name downwards.
-        flags: dotted settings that came from the command line instead.
+        source: the name of the file, for messages.
+        lines: the line of each key, as its path below the experiment's name.
+        flags: the settings (dotted names) that came from the command line, not from the file.
     """
 
     name: str
@@ -60,16 +61,16 @@ class Experiment:
 
     @property
     def run_name(self) -> str:
-        """The algorithm's name."""
+        """The name of the algorithm."""
         return self.run if isinstance(self.run, str) else self.run.__name__
 
     def located(self, message: str, setting: str | None = None, key: str | None = None) -> str:
-        """`message`, preceded by where something was given: the file's line or the flag.
+        """`message` after the place that it is about: a line of the file, or a flag.
 
         Args:
             message: what is wrong.
-            setting: dotted name of a setting of the algorithm.
-            key: or a key of the experiment, such as `run`.
+            setting: the dotted name of the setting that is wrong.
+            key: or the key of the experiment that is wrong, such as `run`.
         """
         if setting and setting in self.flags:
             return f"--set {setting}: {message}"
@@ -132,8 +133,10 @@ _CHECKPOINT: dict[str, Check] = {
     "checkpoint_score_attribute": _TEXT,
     "checkpoint_score_order": _ORDER,
 }
+# Counters that every algorithm reports; a name that is close to one of them is a typing error.
+_STOP_KEYS = ("training_iteration", "time_total_s", "num_env_steps_sampled_lifetime")
 _IN_CHECKPOINT = "write `checkpoint_config: {{{}: ...}}`".format
-# Names of earlier RLlib versions, and what people write instead of the right one.
+# Keys of earlier RLlib versions and keys that people write by mistake, with the remedy.
 _MOVED = {
     "algo": "write `run`",
     "algorithm": "write `run`",
@@ -148,14 +151,44 @@ _MOVED = {
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A remedy for an unknown name."""
+    """The remedy for an unknown name: the nearest known one, or all of them."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1, cutoff=0.5)
     return f"did you mean `{near[0]}`?" if near else "known here: " + ", ".join(names)
 
 
+def flat_stop(
+    stop: Mapping[Any, Any], fail: Callable[[tuple[Any, ...], str], NoReturn]
+) -> dict[str, float]:
+    """Stop criteria in Tune's form, with nested metrics as `a/b`.
+
+    `fail(path, message)` must raise. It is called for a value that is not a number, and for a
+    name that looks like a misspelt counter, because Tune would then never stop.
+    """
+    flat: dict[str, float] = {}
+    for path, value in _leaves(stop):
+        name = "/".join(map(str, path))
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+            fail(path, f"stop at `{name}`: {value!r} is not a number")
+        if present := renamed(name):
+            fail(path, f"the metric `{name}` is now called `{present}`; write that name")
+        near = get_close_matches(name, _STOP_KEYS, n=1, cutoff=0.9)
+        if near and name not in _STOP_KEYS:
+            fail(path, f"no result is called `{name}`; did you mean `{near[0]}`?")
+        flat[name] = value
+    return flat
+
+
+def _leaves(tree: Mapping[Any, Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
 class _Reader:
-    """Checks one document and makes experiments of it."""
+    """Checks one document and makes experiments from it."""
 
     def __init__(self, document: Document, source: str) -> None:
         self.document, self.source = document, source
@@ -172,7 +205,7 @@ class _Reader:
 
     def experiment(self, name: Any, spec: Any) -> Experiment:
         if name in _EXPERIMENT:
-            self.fail((name,), f"`{name}` stands where an experiment's name is expected; put a "
+            self.fail((name,), f"`{name}` stands where the name of an experiment belongs; put a "
                       "line `my-experiment:` above and indent the rest")  # fmt: skip
         if not isinstance(name, str) or not name.strip() or "/" in name or name in (".", ".."):
             self.fail((name,), f"{name!r} cannot name a folder of results; use letters and dashes")
@@ -225,7 +258,8 @@ def parse_experiments(text: str, source: str) -> list[Experiment]:
     """Read the experiments in a YAML text.
 
     Raises:
-        ExperimentFileError: with `source`, the line, what was found and the remedy.
+        ExperimentFileError: the text is wrong; the message gives `source`, the line, what was
+            found and the remedy.
     """
     return _Reader(parse(text, source), source).experiments()
 
@@ -234,23 +268,24 @@ def load_experiments(path: str | Path) -> list[Experiment]:
     """Read an experiment file: `.yaml`, `.yml` or `.py`.
 
     Raises:
-        ExperimentFileError: with the file, the line, what was found and the remedy.
+        ExperimentFileError: the file is wrong; the message gives its name, the line, what was
+            found and the remedy.
     """
     path = Path(path).expanduser()
     if path.suffix not in (".yaml", ".yml", ".py"):
         raise ExperimentFileError(f"{path}: an experiment file ends in .yaml, .yml or .py")
     if not path.is_file():
-        raise ExperimentFileError(f"{path}: no such file; `rllib example list` shows the shipped")
+        raise ExperimentFileError(f"{path}: no such file; `rllib example list` lists the examples")
     if path.suffix == ".py":
         return [_load_python(path)]
     return _Reader(parse_file(path), str(path)).experiments()
 
 
 def _load_python(path: Path) -> Experiment:
-    """Run a file that defines `config`, and perhaps `stop` and `name`."""
+    """Run a file that defines `config` and, if its author wants, `stop` and `name`."""
     try:
         names = runpy.run_path(str(path), run_name="rllib_experiment")
-    # Whatever the user's code raises, SystemExit included, is an error of that file.
+    # Any exception of the user's code, SystemExit included, is an error in that file.
     except (Exception, SystemExit) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
         line = frames[-1].lineno if frames else getattr(error, "lineno", None) or 1

@@ -1,9 +1,9 @@
-"""From experiments to results: check, start Ray, run with Tune.
+"""From experiments to results: check them, start Ray, run them with Tune.
 
-Several experiments of one file run one after the other (the trials of one run side by side,
-as the machine allows): each gets the whole machine, and an early failure is seen early. All
-of them are checked before the first one starts. Ray is imported inside the functions, so
-that reading and checking a command line costs nothing.
+Several experiments of one file run one after the other, so that each has the whole machine and
+an early failure is seen early; the trials of one experiment run side by side as far as they
+fit. All experiments are checked before the first one starts. Ray is imported inside the
+functions, because it takes seconds and `rllib --help` should not.
 """
 
 from __future__ import annotations
@@ -18,60 +18,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllib_dapo.cli.check import check_resources, trial_request, validate
-from rllib_dapo.cli.experiment_file import Experiment, load_experiments, parse_experiments
+from rllib_dapo.cli.check import trial_request, validate
+from rllib_dapo.cli.experiment_file import Experiment
+from rllib_dapo.cli.flags import RayOptions, RunOptions
 from rllib_dapo.cli.tuner import results_path, to_tuner
 from rllib_dapo.errors import SettingError
 
 if TYPE_CHECKING:
     from ray import tune
 
-__all__ = [
-    "Experiment",
-    "Failure",
-    "RunOptions",
-    "check_resources",
-    "evaluate_checkpoint",
-    "failures",
-    "load_experiments",
-    "parse_experiments",
-    "results_path",
-    "run_experiments",
-    "to_tuner",
-    "validate",
-]
-
 
 @dataclass(frozen=True)
-class RunOptions:
-    """How to run, as opposed to what.
+class FailedTrial:
+    """A trial that failed.
 
-    Args:
-        verbosity: 0: one line per iteration; 1: also what workers print; 2: also Tune's own
-            reports and tracebacks.
-        resume: continue the experiment of the same name and storage, if there is one.
-        ray_address: a running cluster; the other `ray_` options describe a local one.
-        ray_object_store_memory: bytes.
-        check_cluster: refuse trials larger than the cluster. Off: for clusters that grow.
-        wandb_project: report to Weights & Biases; `wandb_key` goes into the environment only,
-            never into a file.
+    Attributes:
+        trial: the name of its folder.
+        message: the cause, in a line or so.
+        log: the file with the whole traceback.
     """
-
-    verbosity: int = 0
-    resume: bool = False
-    ray_address: str | None = None
-    ray_num_cpus: int | None = None
-    ray_num_gpus: int | None = None
-    ray_object_store_memory: int | None = None
-    check_cluster: bool = True
-    wandb_project: str | None = None
-    wandb_key: str | None = None
-    wandb_run_name: str | None = None
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A trial that failed: its folder's name, the cause in a line or so, the full log."""
 
     trial: str
     message: str
@@ -84,8 +49,8 @@ def run_experiments(
     """Check all experiments, then run them one after the other.
 
     Raises:
-        ExperimentFileError, SettingError: before anything runs.
-        KeyboardInterrupt: the user stopped it; Tune has saved where it was.
+        ExperimentFileError, SettingError: the input is wrong; nothing has run.
+        KeyboardInterrupt: the user stopped the run; Tune has saved its state.
     """
     options = options or RunOptions()
     configs = [validate(experiment) for experiment in experiments]
@@ -126,11 +91,13 @@ def run_experiments(
 
 
 def _fit(tuner: tune.Tuner) -> tuple[tune.ResultGrid, bool]:
-    """Run; also says whether ctrl-C ended it.
+    """Run the trials; also returns whether ctrl-C ended the run.
 
-    Tune answers the first ctrl-C by saving its state and returning as if all were done. What
-    gives it away is its signal handler: called, it puts back the one it found; otherwise it
-    stays, and is in the way of the next run, so that it is removed here.
+    At the first ctrl-C Tune saves its state and returns as if every trial had finished; no
+    result of it says otherwise. But its signal handler puts the previous handler back when it
+    is called, so after an interruption the handler is again the one that was there before.
+    After a run to the end Tune's handler is still in place, where it would swallow the next
+    ctrl-C, so it is removed here.
     """
     found = signal.getsignal(signal.SIGINT)
     handles = threading.current_thread() is threading.main_thread() and not int(
@@ -145,7 +112,7 @@ def _fit(tuner: tune.Tuner) -> tuple[tune.ResultGrid, bool]:
 
 
 def _note(experiment: Experiment, options: RunOptions) -> str | None:
-    """What to say about earlier runs of the same name."""
+    """A sentence about earlier runs of the same name, if there is something to say."""
     from ray import tune
 
     if tune.Tuner.can_restore(results_path(experiment)):
@@ -156,15 +123,15 @@ def _note(experiment: Experiment, options: RunOptions) -> str | None:
 
 
 def _nodes() -> list[dict[str, float]]:
-    """What each living node of the cluster has in total."""
+    """The total resources of each living node of the cluster."""
     import ray
 
     nodes: list[dict[str, Any]] = ray.nodes()
     return [node["Resources"] for node in nodes if node["Alive"]]
 
 
-def _start_ray(options: RunOptions) -> bool:
-    """Start or join Ray unless it runs; whether it was started here.
+def _start_ray(options: RayOptions) -> bool:
+    """Start or join Ray unless this process has already; returns whether it did.
 
     Raises:
         SettingError: the options contradict each other, or the cluster cannot be reached.
@@ -173,7 +140,8 @@ def _start_ray(options: RunOptions) -> bool:
 
     from rllib_dapo.algorithm.registration import register
 
-    # Paths in a config are relative to where the command was given, not to a trial's folder.
+    # Paths in a config are relative to the folder where the command was given, not to that of a
+    # trial.
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     if options.verbosity < 2:
         _quieten_tune()
@@ -207,15 +175,15 @@ def _start_ray(options: RunOptions) -> bool:
 
 
 def _quieten_tune() -> None:
-    """Keep Tune from printing what `console` and `failures` say in a line."""
-    # Its newer reports come even with verbose=0; the older ones do not.
+    """Keep Tune from printing at length what `console` and `failed_trials` say in a line."""
+    # Tune's newer reports are printed even with verbose=0; the older ones are not.
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    # A failed trial's traceback is in its error.txt; the cause is shown at the end.
+    # The traceback of a failed trial is in its error.txt, and we print the cause at the end.
     logging.getLogger("ray.tune.execution.tune_controller").setLevel(logging.CRITICAL)
     logging.getLogger("ray.tune.tune").addFilter(_is_news)
-    # That a failed trial has no results is said in our own summary.
+    # Our own summary says that a failed trial has no results.
     logging.getLogger("ray.tune.analysis.experiment_analysis").setLevel(logging.ERROR)
-    # Ray explains its token authentication at every start.
+    # Ray explains its token authentication at every start, which no user of this command needs.
     logging.getLogger("ray._private.authentication").setLevel(logging.ERROR)
 
 
@@ -224,10 +192,10 @@ def _is_news(record: logging.LogRecord) -> bool:
 
 
 def _wandb(options: RunOptions) -> list[tune.Callback]:
-    """The Weights & Biases callback, if asked for.
+    """The callback that reports to Weights & Biases, if `options` ask for it.
 
     Raises:
-        SettingError: options that need each other, or the package is missing.
+        SettingError: an option that it needs is missing, or the package is.
     """
     if options.wandb_project is None:
         if options.wandb_key or options.wandb_run_name:
@@ -238,23 +206,25 @@ def _wandb(options: RunOptions) -> list[tune.Callback]:
     from ray.air.integrations.wandb import WandbLoggerCallback
 
     if options.wandb_key:
-        # Not an argument of the callback: Tune stores callbacks beside the results.
+        # The key is no argument of the callback, because Tune stores callbacks with the results.
         os.environ["WANDB_API_KEY"] = options.wandb_key
     name: dict[str, Any] = {"name": options.wandb_run_name} if options.wandb_run_name else {}
     return [WandbLoggerCallback(project=options.wandb_project, **name)]
 
 
-def failures(grid: tune.ResultGrid) -> list[Failure]:
-    """The trials that failed, with what their users need to know."""
+def failed_trials(grid: tune.ResultGrid) -> list[FailedTrial]:
+    """The trials of `grid` that failed, each with its cause and its log."""
     return [
-        Failure(Path(result.path).name, _cause(result.error), str(Path(result.path, "error.txt")))
+        FailedTrial(
+            Path(result.path).name, _cause(result.error), str(Path(result.path, "error.txt"))
+        )
         for result in map(grid.__getitem__, range(len(grid)))
         if result.error
     ]
 
 
 def _cause(error: BaseException) -> str:
-    """What went wrong, without Ray's layers and traceback."""
+    """The message of the first exception, without Ray's wrappers and traceback."""
     while isinstance(cause := getattr(error, "cause", None), BaseException):
         error = cause
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -263,7 +233,7 @@ def _cause(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def evaluate_checkpoint(path: str, options: RunOptions | None = None) -> dict[str, float]:
+def evaluate_checkpoint(path: str, options: RayOptions | None = None) -> dict[str, float]:
     """Restore an algorithm and evaluate it once.
 
     Returns:
@@ -275,14 +245,14 @@ def evaluate_checkpoint(path: str, options: RunOptions | None = None) -> dict[st
     folder = Path(path).expanduser().absolute()
     if not (folder / "rllib_checkpoint.json").is_file():
         raise SettingError(
-            f"{path} is no checkpoint of an algorithm; give the folder that holds "
+            f"{path} is no checkpoint of an algorithm; give the folder that contains "
             "rllib_checkpoint.json (`rllib train` prints it at the end)"
         )
     import ray
     from ray.rllib.algorithms.algorithm import Algorithm
     from ray.tune.utils import flatten_dict
 
-    started = _start_ray(options or RunOptions())
+    started = _start_ray(options or RayOptions())
     try:
         algorithm = Algorithm.from_checkpoint(str(folder))
         try:

@@ -1,9 +1,9 @@
-"""Values of a config that Tune is to vary, in plain data.
+"""Values of a config that Tune varies, written as plain data.
 
-`{grid_search: [a, b]}` is Tune's own form and stays as it is. Random values are written as
-the Tune function with its arguments, `{tune.loguniform: [1e-7, 1e-5]}`: the dot keeps the
-key apart from every setting's name, and nothing in a file is ever evaluated as code (the
-old command ran the text of `{eval: ...}`).
+`{grid_search: [a, b]}` is Tune's own form and stays as it is. A random value is written as the
+name of a Tune function with its arguments, `{tune.loguniform: [1e-7, 1e-5]}`. The dot keeps
+this key apart from the name of any setting. Nothing in a file is evaluated as code, as RLlib's
+old command did with the text of `{eval: ...}`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from rllib_dapo.cli.yaml_lines import KeyPath
 from rllib_dapo.errors import SettingError
 
 GRID = "grid_search"
-KeyPath = tuple[str | int, ...]
-_DOMAIN = "domain"  # an object made by tune.uniform(...) in a Python experiment
+_DOMAIN = "domain"  # an object that tune.uniform(...) made in a Python experiment
 
-# Name -> number of arguments; the order is Tune's.
+# Name -> number of arguments, which are in Tune's order; None: a list of any length.
 _SAMPLERS = {
     "tune.uniform": 2,
     "tune.quniform": 3,
@@ -34,7 +34,7 @@ _SAMPLERS = {
     "tune.choice": None,
 }
 
-# Above this many combinations every value is still tried, but one at a time.
+# With more combinations than this, each value is checked once instead of every combination.
 MAX_VARIANTS = 64
 
 
@@ -43,25 +43,25 @@ class Varied:
     """One varied value.
 
     Args:
-        kind: `grid_search`, one of the samplers, or a Tune object as it is.
-        arguments: the grid's values, or the sampler's arguments.
+        kind: `grid_search`, the name of a sampler, or `domain` for an object of Tune.
+        arguments: the values of the grid, the arguments of the sampler, or the object.
     """
 
     kind: str
     arguments: tuple[Any, ...]
 
     def examples(self) -> tuple[Any, ...]:
-        """Values to check beforehand: all of a list, both ends of a range."""
+        """Values to check before anything runs: all of a list, or both ends of a range."""
         if self.kind == _DOMAIN:
             return (self.arguments[0].sample(),)
         if self.kind in (GRID, "tune.choice"):
             return self.arguments
         low, high = self.arguments[:2]
-        # Tune's randint and lograndint leave the upper bound out.
-        return (low, high - 1 if self.kind.endswith(".randint") else high)
+        exclusive = self.kind in ("tune.randint", "tune.lograndint")
+        return (low, high - 1 if exclusive else high)
 
     def to_tune(self) -> Any:
-        """The object Tune understands."""
+        """The value in Tune's own form."""
         if self.kind == _DOMAIN:
             return self.arguments[0]
         if self.kind == GRID:
@@ -75,14 +75,17 @@ class Varied:
 
 
 def varied(value: Any, name: str) -> Varied | None:
-    """Read `value` as a varied value; None if it is an ordinary one.
+    """Read `value` as a varied value.
 
     Args:
         value: any value of a config.
-        name: the setting's dotted name, for messages.
+        name: the dotted name of the setting, for messages.
+
+    Returns:
+        The varied value, or None if `value` is an ordinary one.
 
     Raises:
-        SettingError: it is meant as one but written wrongly, or is code to evaluate.
+        SettingError: `value` looks like a varied value but is wrong, or is text to evaluate.
     """
     if type(value).__module__ == "ray.tune.search.sample":
         return Varied(_DOMAIN, (value,))
@@ -108,7 +111,7 @@ def varied(value: Any, name: str) -> Varied | None:
 
 
 def _arguments(kind: str, arguments: Any, name: str) -> tuple[Any, ...]:
-    """The checked arguments of a grid or sampler."""
+    """Check the arguments of a grid or sampler."""
     if not isinstance(arguments, Sequence) or isinstance(arguments, str) or not arguments:
         raise SettingError(f"`{name}`: {kind} takes a list of values, not {arguments!r}", name)
     count = _SAMPLERS.get(kind)
@@ -127,10 +130,10 @@ def _arguments(kind: str, arguments: Any, name: str) -> tuple[Any, ...]:
 
 
 def find(config: Any, path: KeyPath = ()) -> dict[KeyPath, Varied]:
-    """Every varied value of a config with the path to it.
+    """Every varied value of a config, with the path to it.
 
     Raises:
-        SettingError: see `varied`.
+        SettingError: for the same reasons as `varied`.
     """
     value = varied(config, ".".join(map(str, path)) or "config")
     if value is not None:
@@ -146,7 +149,7 @@ def find(config: Any, path: KeyPath = ()) -> dict[KeyPath, Varied]:
 
 
 def replaced(config: Any, values: dict[KeyPath, Any], path: KeyPath = ()) -> Any:
-    """A copy of `config` with what stands at each path replaced."""
+    """A copy of `config` in which the value at each path of `values` is replaced."""
     if path in values:
         return values[path]
     if isinstance(config, dict):
@@ -165,7 +168,7 @@ def to_tune(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Concrete configs to check: all combinations, or each value once if those are many."""
+    """Configs to check: all combinations, or each value once if there are too many."""
     found = find(config)
     examples = {path: value.examples() for path, value in found.items()}
     if math.prod(map(len, examples.values())) <= MAX_VARIANTS:

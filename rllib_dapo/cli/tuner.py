@@ -1,4 +1,4 @@
-"""An experiment as a `tune.Tuner`."""
+"""The `tune.Tuner` that runs an experiment."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def results_path(experiment: Experiment) -> str:
 
 def _storage(experiment: Experiment) -> str:
     path = experiment.storage_path or DEFAULT_STORAGE
-    # Tune wants an absolute path; a URI (s3://...) already is one.
+    # Tune needs an absolute path or a URI (s3://...).
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def build_scheduler(experiment: Experiment) -> Any:
-    """Tune's scheduler, or None for first come, first served.
+    """The scheduler that the experiment names; None means first come, first served.
 
     Raises:
-        ExperimentFileError: it is unknown, or has no such argument.
+        ExperimentFileError: Tune has no such scheduler, or the scheduler no such argument.
     """
     if experiment.scheduler is None:
         return None
@@ -45,7 +45,7 @@ def build_scheduler(experiment: Experiment) -> Any:
     kind = cast(Callable[..., Any], SCHEDULER_IMPORT[name])
     known = inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters
     for key in arguments:
-        # Tune drops what it does not know.
+        # Tune itself drops arguments that it does not know, without a word.
         if key not in known:
             message = f"scheduler {name} has no `{key}`; {nearest(key, known)}"
             raise ExperimentFileError(experiment.located(message, key="scheduler_config"))
@@ -63,14 +63,21 @@ def to_tuner(
     resume: bool = False,
     callbacks: Sequence[tune.Callback] = (),
 ) -> tune.Tuner:
-    """The Tuner of an experiment.
+    """Make the Tuner of an experiment.
 
-    With `resume`, an experiment of this name that was interrupted or failed goes on from its
-    last checkpoints, with the settings it was started with (Tune keeps those); without one, it
-    starts. Otherwise new trials get folders of their own beside those of earlier runs.
+    With `resume`, an experiment of this name that was interrupted or failed continues from its
+    last checkpoints, with the settings it was started with, because Tune keeps those. If there
+    is none, the experiment starts. Without `resume`, new trials get folders of their own beside
+    those of earlier runs.
+
+    Args:
+        experiment: an experiment that passed `check.validate`.
+        verbosity: from 2 on, Tune prints its own reports.
+        resume: continue an earlier run.
+        callbacks: Tune's callbacks.
 
     Raises:
-        ExperimentFileError: the scheduler is unknown, or what is to be resumed does not match.
+        ExperimentFileError: the scheduler is unknown, or the earlier run had other settings.
     """
     from ray import tune
 
@@ -81,8 +88,10 @@ def to_tuner(
         try:
             return tune.Tuner.restore(path, run, resume_errored=True, param_space=space)
         except ValueError as error:
-            # Tune compares the names of the settings (not their values) and the algorithm.
-            message = f"{path} was started with other settings; undo the change or rename"
+            # Tune compares the algorithm and the names of the settings, but not their values.
+            message = (
+                f"{path} was started with other settings; undo the change or rename the experiment"
+            )
             raise ExperimentFileError(experiment.located(message)) from error
     restore = {"restore": experiment.restore} if experiment.restore else None
     return tune.Tuner(

@@ -1,8 +1,8 @@
-"""YAML that remembers where everything stood.
+"""YAML that remembers the line of every key and item.
 
-Only plain data is built (null, true/false, numbers, text, lists, mappings); tags that build
-other objects are refused, and so are duplicate keys, which YAML libraries drop silently.
-`1e-4` is a number here: YAML 1.1 reads it as text, which nobody means.
+Only plain data is built (null, true/false, numbers, text, lists, mappings). Tags that build
+other objects are refused, and so are duplicate keys, of which PyYAML silently keeps the last.
+`1e-4` is a number here, although YAML 1.1 reads it as text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)")
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars that people mean (no dates, no base 60)."""
+    """PyYAML's safe loader, except that `1e-4` is a number and that `1:30` is text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -45,7 +45,7 @@ _Loader.yaml_implicit_resolvers = {
     for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 for _first in "-+.0123456789":
-    # PyYAML calls `match`, which needs the end written out.
+    # PyYAML calls `match`, which ignores what follows unless the pattern contains the end.
     _Loader.yaml_implicit_resolvers[_first] = [
         (_FLOAT, re.compile(rf"(?:{_NUMBER.pattern})\Z", re.VERBOSE)),
         (_INT, re.compile(rf"(?:{_INTEGER.pattern})\Z")),
@@ -54,7 +54,7 @@ for _first in "-+.0123456789":
 
 @dataclass(frozen=True)
 class Document:
-    """The data of one file and the line (from 1) at which each key or item stands.
+    """The data of one file, and the line (from 1) of each key and item.
 
     Example: `a: {b: 1}` gives data `{"a": {"b": 1}}` and lines `{(): 1, ("a",): 1,
     ("a", "b"): 1}`.
@@ -64,14 +64,14 @@ class Document:
     lines: dict[KeyPath, int]
 
     def line(self, path: KeyPath) -> int:
-        """The line of `path`, or of the nearest thing around it that the file has."""
+        """The line of `path`, or of the innermost part of it that is in the file."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 class _Builder:
-    """Turns YAML nodes into data, noting lines on the way."""
+    """Turns YAML nodes into data and notes their lines."""
 
     def __init__(self, loader: _Loader, source: str) -> None:
         self.loader, self.source = loader, source
@@ -127,7 +127,7 @@ class _Builder:
         for key_node, value_node in node.value:
             key = self.key(key_node)
             self.lines[(*path, key)] = key_node.start_mark.line + 1
-            # Merged mappings (`<<: *base`) come first, and what is written out wins.
+            # The keys that `<<: *base` merges come first, so that the mapping's own keys win.
             data[key] = self.build(value_node, (*path, key))
         return data
 
@@ -163,10 +163,11 @@ def parse(text: str, source: str) -> Document:
 
     Args:
         text: the YAML.
-        source: what to call it in messages, usually the file's name.
+        source: its name in messages, usually that of the file.
 
     Raises:
-        ExperimentFileError: with `source`, the line, what was found there and the remedy.
+        ExperimentFileError: the text is wrong; the message gives `source`, the line, what was
+            found there and the remedy.
     """
     try:
         loader = _Loader(text)
@@ -185,7 +186,7 @@ def parse_file(path: Path) -> Document:
     """Read one YAML file.
 
     Raises:
-        ExperimentFileError: the file cannot be read, is not UTF-8 or is not such YAML.
+        ExperimentFileError: the file cannot be read, is not UTF-8, or `parse` refuses it.
     """
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -199,7 +200,7 @@ def parse_file(path: Path) -> Document:
 
 
 def _describe(error: yaml.YAMLError, text: str, source: str) -> str:
-    """Where YAML stopped, and the usual reason."""
+    """The line at which YAML stopped, and the usual reason."""
     mark = getattr(error, "problem_mark", None)
     if mark is None:
         reason = getattr(error, "reason", str(error))

@@ -1,1 +1,1 @@
-"""Problems: loading, ordering and rendering them."""
+"""Data sets: load problems, mix and order them, and render them as prompts."""

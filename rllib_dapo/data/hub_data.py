@@ -1,7 +1,7 @@
-"""Data sets of the `datasets` library: saved in a folder, or named on the Hugging Face hub.
+"""Read data sets of the `datasets` library, from a folder or from the Hugging Face hub.
 
-The library is an optional extra and imported only when such a data set is asked for. Code
-from the hub is never run: data sets that need theirs are refused.
+The library is an optional extra. It is imported only when such a data set is asked for.
+Code that comes with a data set is never run; a data set that needs it is refused.
 """
 
 from __future__ import annotations
@@ -9,40 +9,40 @@ from __future__ import annotations
 import difflib
 import importlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rllib_dapo.data.readers import ChooseColumns, Part, Row
+from rllib_dapo.data.readers import ChooseColumns, DatasetPart, Row
 from rllib_dapo.errors import DataError, SettingError
 
 INSTALL = "pip install 'rllib-dapo[data]'"
-"""What brings the library."""
+"""The command that installs the library."""
 
 _log = logging.getLogger(__name__)
 
-_BATCH = 4096  # rows turned into Python objects at once
+_BATCH = 4096  # the number of rows that become Python objects at once
 
 
 def is_saved(path: Path) -> bool:
-    """Whether `save_to_disk` of a `Dataset` or a `DatasetDict` has written this folder."""
+    """Whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote this folder."""
     return (path / "dataset_dict.json").is_file() or (
         (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
     )
 
 
 def saved_files(path: Path) -> list[Path]:
-    """The files of such a folder, in a fixed order."""
+    """The files of a folder for which `is_saved` holds, in a fixed order."""
     return sorted(f for f in path.rglob("*") if f.suffix in (".arrow", ".json") and f.is_file())
 
 
-def saved_parts(path: Path, split: str | None) -> list[Part]:
-    """The one split of a saved data set that is to be read.
+def saved_parts(path: Path, split: str | None) -> list[DatasetPart]:
+    """The split of a saved data set that is to be read, as a list of one part.
 
     Raises:
-        DataError: there are several splits and none was chosen, or not the one chosen, or
-            the folder cannot be read.
+        DataError: the folder cannot be read, it holds several splits and none was chosen, or
+            the chosen split is not there.
         SettingError: the library is missing.
     """
     library = _library(str(path), "was written by")
@@ -61,21 +61,21 @@ def saved_parts(path: Path, split: str | None) -> list[Part]:
     return [_part(name, f"{path}, split {name!r}", data[name])]
 
 
-def hub_parts(hub_id: str, split: str | None, subset: str | None) -> list[Part]:
-    """The one split of a data set on the hub that is to be read.
+def hub_parts(hub_id: str, split: str | None, subset: str | None) -> list[DatasetPart]:
+    """The split of a data set on the hub that is to be read, as a list of one part.
 
     Args:
         hub_id: `owner/name`.
-        split: its name, or a slice as the library reads it (`train[:10%]`).
-        subset: which configuration, for data sets that have several.
+        split: the split's name, or a slice as the library writes it (`train[:10%]`).
+        subset: which configuration to read, for data sets that have several.
 
     Raises:
-        DataError: it cannot be loaded, or several splits are there and none was chosen.
+        DataError: it cannot be loaded, or there are several splits and none was chosen.
         SettingError: the library is missing.
     """
-    library = _library(hub_id, "is no file or folder here; as an id on the hub it takes")
+    library = _library(hub_id, "is no file or folder here; to read it from the hub takes")
     named = "/".join((hub_id, *([subset] if subset else [])))
-    _log.info("loading %s from the Hugging Face hub: no such folder is here", named)
+    _log.info("loading %s from the Hugging Face hub, because there is no such folder", named)
     try:
         data = library.load_dataset(hub_id, name=subset, split=split)
     except Exception as error:
@@ -115,13 +115,13 @@ def _choose_split(where: str, splits: Mapping[str, Any], split: str | None) -> s
     raise DataError(f"{where}: no split={split!r}{hint}; it has {', '.join(names)}")
 
 
-def _part(name: str, where: str, data: Any) -> Part:
-    return Part(name, where, partial(_rows, data))
+def _part(name: str, where: str, data: Any) -> DatasetPart:
+    return DatasetPart(name, where, partial(_rows, data))
 
 
 def _rows(data: Any, choose_columns: ChooseColumns) -> Iterator[Row]:
     columns = list(choose_columns(list(data.column_names)))
-    # As Arrow, so that rows arrive as from a parquet file and images are not decoded.
+    # In Arrow format rows arrive as from a parquet file, and images are not decoded.
     number = 0
     for table in data.select_columns(columns).with_format("arrow").iter(batch_size=_BATCH):
         for row in table.to_pylist():
@@ -130,40 +130,29 @@ def _rows(data: Any, choose_columns: ChooseColumns) -> Iterator[Row]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error, with its kind."""
+    """The kind of an error and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
 
 
 def _remedy(error: Exception) -> str:
-    for matches, remedy in _REMEDIES:
-        if matches(error):
-            return remedy
+    if _is_network(error):
+        return (
+            "the hub cannot be reached from here: on a machine that reaches it, run"
+            " `datasets.load_dataset(…).save_to_disk(folder)`, and give that folder here"
+        )
+    if "onfig" in str(error):
+        return "set `subset` to one of its configurations"
+    if "script" in str(error) or "trust_remote_code" in str(error):
+        return "code that comes with a data set is never run: convert the data set to parquet"
     return "check the id, `subset` and `split`, or give a file or folder"
 
 
 def _is_network(error: BaseException | None) -> bool:
-    """Whether a failure to reach the hub is this error or behind it."""
+    """Whether this error, or one of its causes, is a failure to reach the hub."""
     while error is not None:
         names = {kind.__name__ for kind in type(error).__mro__}
         if names & {"ConnectionError", "ConnectError", "TimeoutException", "OfflineModeIsEnabled"}:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-_REMEDIES: tuple[tuple[Callable[[Exception], bool], str], ...] = (
-    (
-        _is_network,
-        "the hub cannot be reached from here: where it can, run"
-        " `datasets.load_dataset(…).save_to_disk(folder)`, and give that folder here",
-    ),
-    (
-        lambda error: "onfig" in str(error),
-        "set `subset` to one of its configurations",
-    ),
-    (
-        lambda error: "script" in str(error) or "trust_remote_code" in str(error),
-        "data sets that bring code are not run: convert it to parquet",
-    ),
-)

@@ -1,4 +1,4 @@
-"""Problems that two data sets share, by their text."""
+"""Find the problems that two data sets share, by comparing their texts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hashlib import blake2b
 
 import numpy as np
 
-from rllib_dapo.data.mixed_problems import MixedProblems
+from rllib_dapo.data.mixture import MixedProblems
 from rllib_dapo.data.problem_set import Problem, ProblemSet
 
-# Differences in how the same problem is typeset.
+# What may differ between two typesettings of the same problem.
 _TYPESETTING = re.compile(r"\s+|\$|\\[()\[\],;:! ]|\\(?:left|right|displaystyle)(?![a-zA-Z])")
 
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """What two data sets share.
+    """What the training and the evaluation set share.
 
     Attributes:
-        count: different problems of the second that the first has too.
-        training: one of them, in the first.
-        evaluation: the same in the second.
+        count: the number of different evaluation problems that are training problems too.
+        training: one of them, as the training set has it.
+        evaluation: the same problem, as the evaluation set has it.
     """
 
     count: int
@@ -36,12 +36,12 @@ class Overlap:
 def find_overlap(
     training: ProblemSet | MixedProblems, evaluation: ProblemSet | MixedProblems
 ) -> Overlap | None:
-    """What the second data set shares with the first; None: nothing.
+    """What the evaluation set shares with the training set; None if they share nothing.
 
-    Texts count as equal that differ in case, spaces, unicode form, dollar signs and the like
-    only, also when all texts of a data set stand between the same instructions (those of
-    DAPO-Math-17k do). Each different text costs a few microseconds; of the first set
-    nothing is kept, of the second a fingerprint of each text.
+    Two texts count as equal if they differ only in case, spaces, unicode form, dollar signs
+    and the like. Instructions that stand around all texts of a data set, as in DAPO-Math-17k,
+    make no difference either. Each different text costs a few microseconds. Only the
+    fingerprints of the evaluation texts are kept in memory.
     """
     wanted: dict[bytes, tuple[int, int]] = {}
     parts = _parts(evaluation)
@@ -66,12 +66,15 @@ def _parts(problems: ProblemSet | MixedProblems) -> tuple[ProblemSet, ...]:
 
 
 def _first(problems: ProblemSet, number: int) -> Problem:
-    """The first row of different problem `number`."""
+    """The first row of a problem, which is given by its number among the different ones."""
     return problems[int(np.argmax(problems.distinct_of == number))]
 
 
 def _fingerprints(problems: ProblemSet) -> Iterator[tuple[int, bytes]]:
-    """Of each different problem, that of its text and that of what is not instruction."""
+    """For each different problem, the fingerprints of its text with and without instructions.
+
+    Yields pairs of the problem's number and a fingerprint.
+    """
     head, tail = _shared_wording(problems)
     for number, text in enumerate(problems.distinct_texts()):
         yield number, _fingerprint(text)
@@ -82,7 +85,7 @@ def _fingerprints(problems: ProblemSet) -> Iterator[tuple[int, bytes]]:
 
 
 def _shared_wording(problems: ProblemSet) -> tuple[int, int]:
-    """How many characters at the beginning and at the end are the same instruction in all."""
+    """The lengths of the instructions with which all texts begin and end, in characters."""
     texts = problems.distinct_texts()
     head = tail = next(texts, "")
     alone = True
@@ -92,7 +95,7 @@ def _shared_wording(problems: ProblemSet) -> tuple[int, int]:
             head = os.path.commonprefix((head, text))
         if not text.endswith(tail):
             tail = os.path.commonprefix((tail[::-1], text[::-1]))[::-1]
-    # An instruction ends where a line ends: "What is" belongs to the problem.
+    # An instruction ends where a line ends. A shared "What is" belongs to the problem.
     head = head[: head.rfind("\n") + 1]
     tail = tail[tail.find("\n") :] if "\n" in tail else ""
     return (0, 0) if alone else (len(head), len(tail))

@@ -1,10 +1,10 @@
-"""From a problem to the token ids the model is fed.
+"""Render a problem as the token ids of a prompt.
 
 With a chat template the ids are exactly those of
 `tokenizer.apply_chat_template(messages, add_generation_prompt=True)`; rendering to text and
-tokenising that again would add a second BOS. Base models have no template: they get plain
-text under the tokenizer's own policy for special tokens, so a BOS appears exactly where the
-model was trained with one.
+tokenising that text would add a second BOS. Base models have no chat template. They get
+plain text with the special tokens that the tokenizer adds by itself, so a BOS appears
+exactly where the model was trained with one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, Protocol, get_args
 import numpy as np
 
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.settings.choices import ChatMode
+from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import IntArray, Prompt
 
 TEMPLATES: Mapping[str, str] = MappingProxyType(
@@ -35,17 +37,17 @@ TEMPLATES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""The named templates. `dapo` asks for the form that both graders read; `plain` asks for
-nothing and is for models that know the form, by training or from few-shot turns."""
+"""The named templates. `dapo` asks for the form that both graders read. `plain` asks for no
+form; it is for models that know the form from training or from few-shot examples."""
 
 NEEDS_ROBUST = frozenset({"boxed"})
-"""Templates that ask for a form which the strict grader does not find."""
+"""The templates that ask for a form which the strict grader does not read."""
 
 _SLOT = "{problem}"
 
 
 class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
+    """The part of a transformers tokenizer that is used here."""
 
     chat_template: Any
     bos_token_id: Any
@@ -65,10 +67,10 @@ class Tokenizer(Protocol):
 
 
 class PromptTooLong(DataError):  # noqa: N818 - a condition to drop and count, not a defect
-    """A prompt exceeds the limit. It is never cut: half a chat header is no prompt.
+    """A prompt exceeds the limit. It is not cut, because half a chat header is not a prompt.
 
     Args:
-        num_tokens: its length.
+        num_tokens: the length of the prompt.
         limit: `max_prompt_length`.
     """
 
@@ -81,7 +83,7 @@ class PromptTooLong(DataError):  # noqa: N818 - a condition to drop and count, n
         self.limit = limit
 
     def __reduce__(self) -> tuple[type[PromptTooLong], tuple[int, int]]:
-        """Pickle by parts: errors cross process borders in Ray."""
+        """Pickle the arguments, because Ray sends errors from process to process."""
         return type(self), (self.num_tokens, self.limit)
 
 
@@ -91,16 +93,18 @@ class PromptRenderer:
     Args:
         tokenizer: see `Tokenizer`; not changed.
         template: a name in `TEMPLATES`, or a text that holds `{problem}` once. It is
-            applied to observations that are text; chat messages carry their own wording.
-        system: a system message; with chat messages it replaces theirs. None for none.
-        few_shot: worked examples, `{"problem": …, "answer": …}` each, posed through the
-            template before the problem: as chat turns, or as text with blank lines between.
-        chat: use the tokenizer's chat template: `always`, `never`, or `auto` (if it has one).
-        max_prompt_length: longest prompt, special tokens included; None for no limit.
+            applied to observations that are texts; chat messages keep their own wording.
+        system: a system message, or None. It replaces the system message of a chat.
+        few_shot: worked examples, each `{"problem": …, "answer": …}`. They stand before the
+            problem, in the same template: as chat turns, or as text between blank lines.
+        chat: whether to use the tokenizer's chat template: `always`, `never`, or `auto` (if
+            it has one).
+        max_prompt_length: the longest prompt in tokens, special tokens included; None for no
+            limit.
 
     Raises:
         SettingError: an argument is impossible, or the chat template refuses the messages
-            (some know no system role).
+            (some have no system role).
     """
 
     def __init__(
@@ -136,6 +140,24 @@ class PromptRenderer:
         if self.uses_chat:
             self._try_chat_template()
 
+    @classmethod
+    def from_settings(cls, settings: DAPOSettings) -> PromptRenderer:
+        """The renderer for the tokenizer of `settings.model` and for its prompt settings.
+
+        Raises:
+            SettingError: as the constructor, or the tokenizer cannot be loaded.
+        """
+        trust = settings.trust_remote_code
+        facts = model_facts(settings.language_model, trust_remote_code=trust)
+        return cls(
+            load_tokenizer(facts.path, trust_remote_code=trust),
+            template=settings.prompt_template,
+            system=settings.system_prompt,
+            few_shot=settings.few_shot,
+            chat=settings.chat,
+            max_prompt_length=settings.max_prompt_length,
+        )
+
     def render(self, observation: str | Sequence[Mapping[str, str]]) -> Prompt:
         """The prompt for one observation, a text or a list of chat messages.
 
@@ -152,10 +174,10 @@ class PromptRenderer:
         return Prompt(np.array(token_ids, dtype=np.int64), text)
 
     def lengths(self, observations: Sequence[str | Sequence[Mapping[str, str]]]) -> IntArray:
-        """int64[n], the tokens of each prompt as `render` makes it, however many.
+        """int64[n], the number of tokens of each prompt that `render` would make.
 
-        All are handed to the tokenizer at once: nothing is rendered twice, and fast
-        tokenizers use all cores.
+        The limit does not apply. The tokenizer gets all prompts at once, because fast
+        tokenizers then use all cores.
         """
         if not observations:
             return np.zeros(0, dtype=np.int64)
@@ -192,7 +214,7 @@ class PromptRenderer:
         return opening + asked
 
     def _fill(self, problem: str) -> str:
-        # Not str.format: problems and templates are full of LaTeX braces.
+        # str.format would fail on the LaTeX braces in problems and templates.
         return self._head + problem + self._tail
 
     def _render_chat(self, messages: list[dict[str, str]]) -> tuple[list[int], str]:
@@ -213,17 +235,17 @@ class PromptRenderer:
         ids = list(tokenizer.encode(text, add_special_tokens=True))
         bare = list(tokenizer.encode(text, add_special_tokens=False))
         bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-        # Some tokenizers close every text with EOS; a model asked to go on after its own
-        # end of text writes something unrelated.
+        # Some tokenizers close every text with EOS. A model that has to continue after its
+        # own end of text writes something unrelated.
         if eos is not None and len(ids) > len(bare) and ids[-1:] == [eos] != bare[-1:]:
             ids.pop()
-        # A template that spells out BOS, on top of the tokenizer's.
+        # The template may spell out a BOS and the tokenizer add another one.
         if bos is not None and ids[:2] == [bos, bos]:
             ids.pop(0)
         return ids, text
 
     def _is_final(self, ids: Sequence[int]) -> bool:
-        """Whether nothing of these ids is taken away by `_render_plain`."""
+        """Whether `_render_plain` would keep all of these ids."""
         bos, eos = self._tokenizer.bos_token_id, self._tokenizer.eos_token_id
         closed = eos is not None and list(ids[-1:]) == [eos]
         doubled = bos is not None and list(ids[:2]) == [bos, bos]
@@ -232,10 +254,10 @@ class PromptRenderer:
     def _try_chat_template(self) -> None:
         try:
             ids, _ = self._render_chat(self.messages("1 + 1"))
-        except Exception as error:  # a template is foreign code (Jinja)
+        except Exception as error:  # a chat template is foreign code (Jinja)
             culprit = "system_prompt" if self._system is not None else "chat"
             raise SettingError(
-                f"the tokenizer's chat template refuses these messages ({error}): it may know no"
+                f"the tokenizer's chat template refuses these messages ({error}): it may have no"
                 " system role; put the instruction into the template instead, or use chat='never'",
                 culprit,
             ) from error

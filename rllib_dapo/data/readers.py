@@ -1,7 +1,7 @@
-"""Rows of a .jsonl, .json, .csv or .parquet file, one at a time, with their numbers.
+"""Read the rows of a .jsonl, .json, .csv or .parquet file, one at a time, with their numbers.
 
-Row numbers are 1-based: lines of a JSONL file, elements of a JSON list, data rows (without
-the header line) of a CSV file, rows of a parquet file.
+Row numbers are 1-based. They count the lines of a JSONL file, the elements of a JSON list,
+the data rows (without the header line) of a CSV file, or the rows of a parquet file.
 """
 
 from __future__ import annotations
@@ -14,37 +14,69 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rllib_dapo.data.schemas import Schema, detect_schema
 from rllib_dapo.errors import DataError
 
-Row = tuple[int, dict[str, Any]]
+Row = tuple[int, Mapping[str, Any]]
+"""The number of a row, 1-based, and its values by column."""
 ChooseColumns = Callable[[list[str]], tuple[str, ...]]
-"""From the columns of a file to those to read; may raise DataError."""
+"""Is given the columns of a file and returns those to read; may raise DataError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a data set, or one split of the `datasets` library.
+class DatasetPart:
+    """One file of a data set, one split of the `datasets` library, or rows in memory.
 
     Attributes:
         name: what `Problem.source` calls it.
-        where: what errors call it.
-        read: yields its rows; what it is given chooses the columns, before the first row.
+        where: what error messages call it.
+        read: yields its rows. It calls its argument once, before the first row, to learn
+            which columns to read.
     """
 
     name: str
     where: str
     read: Callable[[ChooseColumns], Iterator[Row]]
 
+    def rows(
+        self, problem_key: str | None, answer_key: str | None
+    ) -> Iterator[tuple[Schema, int, Mapping[str, Any]]]:
+        """Yield each row with its number and the schema that reads it.
+
+        Args:
+            problem_key: column of the problem; None recognises the common names.
+            answer_key: column of the ground truth, likewise.
+
+        Raises:
+            DataError: the file is malformed, cannot be read, or lacks a column.
+        """
+        schema: Schema | None = None
+
+        def choose(columns: list[str]) -> tuple[str, ...]:
+            nonlocal schema
+            try:
+                schema = detect_schema(columns, problem_key, answer_key)
+            except DataError as error:
+                raise DataError(f"{self.where}, row 1: {error}") from error
+            return schema.columns
+
+        try:
+            for number, row in self.read(choose):
+                assert schema is not None  # noqa: S101 - readers choose before the first row
+                yield schema, number, row
+        except OSError as error:
+            raise DataError(f"{self.where}: cannot be read ({error.strerror or error})") from error
+
 
 SPLITS = ("train", "validation", "valid", "val", "dev", "eval", "test")
-"""Names by which the files of a folder are told to belong to different splits."""
+"""Words in the path of a file that say which split it belongs to."""
 
 
 def read_rows(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
     """Yield the rows of one file.
 
     Args:
-        path: an existing file.
+        path: an existing file with one of the `SUFFIXES`.
         choose_columns: called once, with the columns of the first row (or of the file).
 
     Raises:
@@ -57,12 +89,12 @@ def find_files(path: Path, split: str | None = None) -> list[Path]:
     """The data files of a data set, in a fixed order.
 
     Args:
-        path: a file, or a folder that is searched with its subfolders.
-        split: of a folder, only files with this word in their name or their folder's name.
+        path: a file, or a folder. A folder is searched with its subfolders.
+        split: for a folder, take only files with this word in their path.
 
     Raises:
         DataError: there is nothing to read, or a folder holds several splits and none was
-            chosen (training on the test set is worse than an error).
+            chosen (training on the test set by accident is worse than an error).
     """
     if not path.exists():
         raise DataError(_missing(path))
@@ -107,6 +139,7 @@ def _words(relative: Path) -> set[str]:
 
 
 def _missing(path: Path) -> str:
+    """The error message for a path that does not exist, with its nearest neighbours."""
     folder = path.parent
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
@@ -138,7 +171,7 @@ def _parse(text: str, path: Path, row: int | None) -> Any:
             f"{where}: not valid JSON ({error.msg} at {line}character {error.colno}), found"
             f" {text[max(0, error.pos - 10) : error.pos + 30]!r}; repair or remove it"
         ) from error
-    except (ValueError, RecursionError) as error:  # numbers too long, nesting too deep
+    except (ValueError, RecursionError) as error:  # a number too long, or nesting too deep
         raise DataError(f"{where}: JSON that cannot be read ({error}); remove it") from error
 
 
@@ -174,7 +207,7 @@ def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
                 f"{path}: found an object with {len(lists)} lists of rows; a .json file must hold"
                 " one list of objects (one object a line is .jsonl), or one row"
             )
-        # MATH as first published: a folder of files with one problem each.
+        # MATH was first published as a folder of files that hold one problem each.
         data = lists[0] if lists else [data]
     if not isinstance(data, list):
         raise DataError(f"{path}: found {type(data).__name__}; the file must hold a list of rows")
@@ -187,7 +220,7 @@ def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
 
 def _decoded_lines(file: IO[bytes], path: Path) -> Iterator[str]:
     for number, line in enumerate(file):
-        yield _decode(line, path, number)  # the header is row 0
+        yield _decode(line, path, number)  # the header line is number 0
 
 
 def _read_csv(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
@@ -213,7 +246,7 @@ def _read_csv(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
 
 
 def _read_parquet(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
-    # Imported here: it takes half a second, and most data sets are JSONL.
+    # Imported here because it takes half a second, and most data sets are JSONL.
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.parquet  # type: ignore[import-untyped]
 

@@ -1,7 +1,7 @@
-"""Where a row keeps its problem and its ground truth, and how to read both.
+"""Find the problem and the ground truth in a row, and read both.
 
-A row is a mapping from column to value as the file format hands it over: texts, numbers,
-numpy scalars and arrays, nested mappings, or JSON written into a text.
+A row is a mapping from columns to values as the file format gives them: texts, numbers,
+numpy scalars and arrays, nested mappings, or texts that hold JSON.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ _ANSWER_NAMES = (
     "messages",
     "extra_info.answer",
 )
-_SOLUTIONS = ("solution", "messages")  # columns of worked solutions: their answer is in a box
+_SOLUTIONS = ("solution", "messages")  # columns of worked solutions, with the answer in a box
 _ANSWER_KEYS = ("ground_truth", "answer", "target", "value")  # inside an answer that is a dict
 _ROLES = ("system", "user", "assistant")
 
 
 class RowError(DataError):
-    """One row cannot be used; whoever knows file and row adds them to the message."""
+    """A row cannot be used. The caller, which knows the file and the row, adds them.
+
+    Args:
+        column: the column of the value that cannot be used.
+        problem: what was found there, and what to do.
+    """
 
     def __init__(self, column: str, problem: str) -> None:
         super().__init__(f"column {column!r}: {problem}")
@@ -47,13 +52,13 @@ class RowError(DataError):
         self.problem = problem
 
     def __reduce__(self) -> tuple[type[RowError], tuple[str, str]]:
-        """Pickle by parts: errors cross process borders in Ray."""
+        """Pickle the arguments, because Ray sends errors from process to process."""
         return type(self), (self.column, self.problem)
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The two columns that matter.
+    """The two columns that are read.
 
     Attributes:
         problem: column of the problem; dots lead into nested mappings.
@@ -72,7 +77,7 @@ class Schema:
         """The problem and the ground truth of a row.
 
         Raises:
-            RowError: either is missing, empty or of no use.
+            RowError: one of them is missing, empty or of no use.
         """
         problem = _read_problem(_lookup(row, self.problem), self.problem)
         return problem, _read_answer(_lookup(row, self.answer), self.answer)
@@ -81,16 +86,17 @@ class Schema:
 def detect_schema(
     columns: Iterable[str], problem_key: str | None = None, answer_key: str | None = None
 ) -> Schema:
-    r"""Choose the columns: those named by the caller, else the first known names present.
+    r"""Choose the columns that the caller named, or else the first known names present.
 
-    Known are `problem`, `question`, `prompt`, `messages` (open-r1) or `input`, with `answer`,
-    `reward_model.ground_truth` (verl, DAPO-Math-17k), `ground_truth`, `expected_answer`,
-    `final_answer`, `solution` (MATH: the last `\boxed{}`), `target`, `output`, `messages` (the
-    answer of the assistant) or `extra_info.answer` (verl), in any case. `input` is not taken
-    where an `instruction` stands beside it: it is then half a problem.
+    The known names are `problem`, `question`, `prompt`, `messages` (open-r1) and `input` for
+    the problem; and for the ground truth `answer`, `reward_model.ground_truth` (verl,
+    DAPO-Math-17k), `ground_truth`, `expected_answer`, `final_answer`, `solution` (MATH: the
+    last `\boxed{}`), `target`, `output`, `messages` (the last message of the assistant) and
+    `extra_info.answer` (verl). Upper and lower case are the same. `input` is not taken if
+    there is an `instruction` column, because it then holds only half of the problem.
 
     Raises:
-        DataError: a column is missing; the message lists those present and the nearest.
+        DataError: a column is missing; the message lists the columns present and the nearest.
     """
     present = list(columns)
     known: tuple[str, ...] = _PROBLEM_NAMES
@@ -145,17 +151,17 @@ def _lookup(row: Mapping[str, Any], key: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy arrays and scalars as Python's own."""
+    """Turn numpy arrays and scalars into Python values; leave other values unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _from_json(value: Any) -> Any:
-    """Mappings and lists that were written into a text as JSON; anything else unchanged."""
+    """Decode a text that holds a JSON object or list; leave other values unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             return json.loads(value)
         except (ValueError, RecursionError):
-            return value  # LaTeX sets and intervals begin like this too
+            return value  # LaTeX sets and intervals begin with these characters too
     return value
 
 
@@ -178,19 +184,19 @@ def _read_problem(value: Any, key: str) -> str | Messages:
 
 
 def _as_chat(value: Any) -> Any:
-    """One message, or a mapping of lists, as a list of messages; anything else unchanged."""
+    """Turn one message, or a mapping of lists, into a list; leave other values unchanged."""
     if not isinstance(value, Mapping) or "role" not in value or "content" not in value:
         return value
     roles, contents = _plain(value["role"]), _plain(value["content"])
     if not isinstance(roles, list):
         return [value]
-    # How the `datasets` library stores a sequence of mappings.
+    # The `datasets` library stores a sequence of mappings as a mapping of lists.
     pairs = zip(roles, contents, strict=False)
     return [{"role": role, "content": content} for role, content in pairs]
 
 
 def _asked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """A chat without the answers at its end: data for fine-tuning carry them."""
+    """A chat without the assistant's messages at its end, which fine-tuning data have."""
     end = len(messages)
     while end > 1 and messages[end - 1]["role"] == "assistant":
         end -= 1
@@ -207,7 +213,7 @@ def _read_messages(value: Sequence[Mapping[str, Any]], key: str) -> Messages:
     messages = []
     for message in value:
         role, content = str(message["role"]), _plain(message["content"])
-        if isinstance(content, list):  # content parts, as multimodal chats have them
+        if isinstance(content, list):  # a list of content parts, as in multimodal chats
             content = "".join(str(p.get("text", "")) for p in content if isinstance(p, Mapping))
         if role not in _ROLES:
             raise RowError(
@@ -269,7 +275,7 @@ def _read_answer(value: Any, key: str) -> str:
 
 
 def _final_answer(text: str, key: str) -> str:
-    """The answer at the end of a worked solution; a bare answer as it is."""
+    """The answer at the end of a worked solution; a bare answer is returned as it is."""
     solution, mark, answer = text.rpartition("####")
     if mark and (not solution or solution[-1].isspace()):
         return answer.strip()

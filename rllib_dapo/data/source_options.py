@@ -1,4 +1,4 @@
-"""The setting `dataset`: one location, or a list of sources with their weights."""
+"""Read the setting `dataset`: one location, or a list of sources with their weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rllib_dapo.errors import SettingError
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """How one data set is read; all but the last two as in `problems.load_problems`.
+    """How one source is read. All attributes but the last two are as in `load.load_problems`.
 
     Attributes:
         path: a file, a folder or an id on the hub.
@@ -27,9 +27,9 @@ class SourceOptions:
         split: which split of a folder or of a data set on the hub.
         subset: which configuration of a data set on the hub.
         deduplicate: keep only the first row of each problem.
-        limit: use only the first so many problems.
-        weight: its share of the problems posed, compared with the other sources' weights.
-        name: what metrics call it; None: the last part of its path.
+        limit: use only the first `limit` problems.
+        weight: its share of the problems posed, relative to the weights of the other sources.
+        name: what metrics call it; None for the last part of its path.
     """
 
     path: str
@@ -44,7 +44,7 @@ class SourceOptions:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """The arguments of `load_problems` besides the path."""
+        """The arguments of `load_problems` other than the path."""
         options = asdict(self)
         return {k: v for k, v in options.items() if k not in ("path", "weight", "name")}
 
@@ -55,12 +55,12 @@ def read_sources(
     """Read the setting `dataset`.
 
     Args:
-        dataset: a location, or a list of locations and of mappings with `path` and, where
-            they differ from the defaults, other attributes of `SourceOptions`.
-        defaults: options of the sources that do not say otherwise.
+        dataset: a location, or a list. An element of the list is a location, or a mapping
+            with `path` and those attributes of `SourceOptions` that differ from the defaults.
+        defaults: the options of a source that does not set them itself.
 
     Raises:
-        SettingError: an option is unknown or impossible, or two sources have one name.
+        SettingError: an option is unknown or impossible.
     """
     if isinstance(dataset, str | Path):
         return (_read_source({"path": dataset}, defaults, "dataset"),)
@@ -83,12 +83,12 @@ def read_sources(
 
 
 def source_names(sources: Sequence[SourceOptions]) -> tuple[str, ...]:
-    """What each source is called: its name, else the last part of its path.
+    """What each source is called: its name, or else the last part of its path.
 
-    Where these are alike, the whole path is used.
+    Where two of these are equal, the whole path is used.
 
     Raises:
-        SettingError: two sources still have one name.
+        SettingError: two sources still have the same name.
     """
     names = [source.name or _short(source.path) for source in sources]
     counts = Counter(names)
@@ -149,12 +149,12 @@ def _read_source(
 
 
 def _read_weight(weight: Any, setting: str) -> Fraction:
-    """The weight as it was written: 0.1 is one tenth."""
+    """The weight exactly as it was written: 0.1 is one tenth."""
     is_number = isinstance(weight, Real) and not isinstance(weight, bool)
     if not is_number or not math.isfinite(weight) or weight <= 0:
         raise SettingError(
-            f"{setting}={weight!r:.80}: use a number above 0; leave out a source that is not"
-            " wanted",
+            f"{setting}={weight!r:.80}: use a number above 0; leave out a source that you do"
+            " not want",
             setting,
         )
-    return Fraction(str(weight))  # of a Fraction: 1/3
+    return Fraction(str(weight))

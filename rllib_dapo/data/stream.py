@@ -1,8 +1,8 @@
-"""The order in which problems are posed: endless, seeded, resumable.
+"""The order in which problems are posed. It is endless, seeded and resumable.
 
-Which problem stands at which position is a pure function of (seed, number of problems,
-mixture, position). The state is therefore one number, and a restored stream cannot differ from an
-uninterrupted one, wherever it was cut.
+The problem at each position is a pure function of (seed, number of problems, mixture,
+position). The state is therefore one number, and a stream that is restored at any position
+continues exactly as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _MASK64 = (1 << 64) - 1
 class ProblemStream:
     """An endless sequence of references to problems.
 
-    A finite set is gone through in epochs: each is a fresh permutation, so every problem
-    comes exactly once per epoch, and batches simply run on across the end of one. An
+    The stream goes through a finite set in epochs. Each epoch is a new permutation, so every
+    problem comes exactly once per epoch; a batch may reach from one epoch into the next. An
     endless environment (`num_problems=None`) gets pseudo-random indices in [0, 2**31),
     all different for the first 2**31 positions. In a mixture each source has epochs of its
     own and is posed as often as its weight says.
 
     Args:
-        num_problems: size of the set, or None for an endless environment.
-        seed: 0 … 2**63 - 1.
-        mixture: the sources of the set, when it has several.
+        num_problems: the size of the set, or None for an endless environment.
+        seed: 0 to 2**63 - 1.
+        mixture: the sources of the set, if it has several.
 
     Raises:
         SettingError: a size below 1 or a seed out of range.
@@ -55,14 +55,14 @@ class ProblemStream:
 
     @property
     def position(self) -> int:
-        """How many references have been taken."""
+        """The number of references that have been taken."""
         return self._position
 
     @property
     def epoch(self) -> float | None:
-        """How often the set has been gone through, in fractions; None when endless.
+        """How many epochs have passed, with fractions; None for an endless environment.
 
-        Of a mixture: how often the source that has come furthest.
+        For a mixture, this is the largest of `epochs`.
         """
         if self.num_problems is None:
             return None
@@ -70,7 +70,7 @@ class ProblemStream:
 
     @property
     def epochs(self) -> tuple[float, ...]:
-        """How often each source of the mixture has been gone through."""
+        """How many epochs of each source of the mixture have passed; empty without a mixture."""
         if self.mixture is None:
             return ()
         draws = self.mixture.draws(self._position, self.seed)
@@ -89,7 +89,7 @@ class ProblemStream:
         return refs
 
     def get_state(self) -> dict[str, Any]:
-        """The position, and the size, seed and mixture it is valid for. Plain values only."""
+        """The position, with the size, seed and mixture for which it is valid, as plain values."""
         state = {"position": self._position, "seed": self.seed, "num_problems": self.num_problems}
         return state if self.mixture is None else state | {"mixture": _described(self.mixture)}
 
@@ -97,12 +97,14 @@ class ProblemStream:
         """Go to the position of a saved state.
 
         Raises:
-            SettingError: the state belongs to another seed, data set or mixture, in which
-                the same position would be another problem; or it is no such state.
+            SettingError: the state belongs to another seed, data set or mixture, where
+                the same position has another problem; or it is not the state of a stream.
         """
         missing = {"position", "seed", "num_problems"} - set(state)
         if missing:
-            raise SettingError(f"a problem stream's state without {', '.join(sorted(missing))}")
+            raise SettingError(
+                f"the saved state of the problem stream lacks {', '.join(sorted(missing))}"
+            )
         if state["num_problems"] != self.num_problems:
             raise SettingError(
                 f"the saved problem stream ran over {_size(state['num_problems'])}, this one runs"
@@ -125,7 +127,9 @@ class ProblemStream:
             )
         position = int(state["position"])
         if position < 0:
-            raise SettingError(f"a problem stream's state with the position {position}")
+            raise SettingError(
+                f"the saved state of the problem stream has the impossible position {position}"
+            )
         self._position = position
 
     def _at(self, position: int) -> ProblemRef:
@@ -138,7 +142,7 @@ class ProblemStream:
         else:
             epoch, offset = divmod(position, self.num_problems)
             index = int(self._permutation(epoch, 0)[offset])
-        # One word for the index and another for the reset, so that neither tells the other.
+        # Index and reset seed come from different words, so that they are independent.
         return ProblemRef(
             position, index, _mix(_mix(self.seed ^ 0xA5A5) ^ position) & _ENDLESS_MASK
         )
@@ -146,7 +150,7 @@ class ProblemStream:
     def _permutation(self, epoch: int, source: int) -> IntArray:
         known = self._orders.pop(source, None)
         if known is None or known[0] != epoch:
-            known = None  # free the old one first: one permutation of a source at a time
+            known = None  # free the old permutation before the new one takes memory
             if self.mixture is None:
                 assert self.num_problems is not None  # noqa: S101 - the caller has checked
                 size, entropy = self.num_problems, [self.seed, epoch]
@@ -158,7 +162,7 @@ class ProblemStream:
 
 
 def _described(mixture: Mixture) -> list[list[Any]]:
-    """Size and weight of each source, as plain values."""
+    """The size and the weight of each source, as plain values."""
     pairs = zip(mixture.sizes, mixture.weights, strict=True)
     return [[size, str(weight)] for size, weight in pairs]
 
@@ -174,7 +178,7 @@ def _size(num_problems: int | None) -> str:
 
 
 def _mix(word: int) -> int:
-    """A 64-bit bijection in which every input bit moves every output bit (splitmix64)."""
+    """A bijection of 64 bits in which every input bit affects every output bit (splitmix64)."""
     word = (word + 0x9E3779B97F4A7C15) & _MASK64
     word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
     word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _MASK64
@@ -184,8 +188,8 @@ def _mix(word: int) -> int:
 def _scatter(seed: int, position: int) -> int:
     """A permutation of [0, 2**31) keyed by the seed, applied to the position.
 
-    Adding a key, multiplying by an odd number and xor-ing with a right shift can each be
-    undone modulo 2**31, so two positions never share an index.
+    Adding a key, multiplying by an odd number and xor-ing with a right shift are each
+    invertible modulo 2**31, so two positions never have the same index.
     """
     lap, word = position >> _ENDLESS_BITS, position & _ENDLESS_MASK
     key = _mix(_mix(seed) ^ lap)

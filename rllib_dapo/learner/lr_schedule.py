@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import get_args
 
-from rllib_dapo.errors import SettingError
 from rllib_dapo.settings.choices import LearningRateSchedule
 
 
@@ -38,37 +36,10 @@ def learning_rate_factor(
 
     Returns:
         From 0 to 1; 0 only where f is 0.
-
-    Raises:
-        SettingError: unknown `lr_schedule`, or a cosine without a possible
-            `lr_decay_iterations` or `lr_end_factor`.
     """
-    _check(schedule, warmup, decay_steps, end_factor)
     if step < warmup:
         return (step + 1) / warmup
     if schedule == "constant" or decay_steps is None:
         return 1.0
     progress = min(1.0, (step - warmup) / (decay_steps - warmup))
     return 1.0 - (1.0 - end_factor) * (1.0 - math.cos(math.pi * progress)) / 2.0
-
-
-def _check(schedule: str, warmup: int, decay_steps: int | None, end_factor: float) -> None:
-    """Refuse an impossible schedule in the first step, not after the warm-up."""
-    if schedule not in get_args(LearningRateSchedule):
-        raise SettingError(
-            f"lr_schedule={schedule!r} is unknown: use one of "
-            f"{', '.join(get_args(LearningRateSchedule))}",
-            "lr_schedule",
-        )
-    if schedule == "constant":
-        return
-    if decay_steps is None or decay_steps <= warmup:
-        raise SettingError(
-            f"lr_decay_iterations={decay_steps}: lr_schedule='cosine' needs an iteration to end "
-            f"at, after warmup_iterations={warmup}",
-            "lr_decay_iterations",
-        )
-    if not 0.0 <= end_factor <= 1.0:
-        raise SettingError(
-            f"lr_end_factor={end_factor}: must be from 0 to 1, a share of `lr`", "lr_end_factor"
-        )

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rllib_dapo.errors import SettingError, TrainingError
+from rllib_dapo.settings.checks import check_value
 from rllib_dapo.settings.choices import Aggregation
 from rllib_dapo.types import BoolArray, IntArray
 
@@ -123,7 +124,8 @@ def loss_weights(
         case "sequence_mean":
             denominators = sequences * lengths
         case "constant":
-            denominators = np.full(len(lengths), sequences * _positive(max_length))
+            check_value("max_completion_length", max_length)
+            denominators = np.full(len(lengths), sequences * max_length)
         case "group_token_mean":
             denominators = np.count_nonzero(group_tokens) * group_tokens[groups]
         case _:
@@ -135,14 +137,3 @@ def loss_weights(
     weights = np.zeros(len(lengths), dtype=np.float64)
     np.divide(1.0, denominators, out=weights, where=lengths > 0)
     return weights
-
-
-def _positive(max_length: int) -> int:
-    """L_max, refused if it cannot be divided by."""
-    if max_length < 1:
-        raise SettingError(
-            f"max_completion_length={max_length}: loss_aggregation='constant' divides by it; use 1 "
-            "or more",
-            "max_completion_length",
-        )
-    return max_length

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from rllib_dapo.errors import SettingError
 from rllib_dapo.losses.objective import MAX_LOG_RATIO
+from rllib_dapo.settings.checks import check_value
 from rllib_dapo.settings.choices import ImportanceSampling
 
 
@@ -83,7 +82,9 @@ def importance_weights(
         SettingError: unknown `importance_sampling`, `importance_cap` below 1, or
             `importance_mask_above` not above 1.
     """
-    _check(level, cap, mask_above)
+    check_value("importance_sampling", level)
+    check_value("importance_cap", cap)
+    check_value("importance_mask_above", mask_above)
     log_ratio = learner_logprobs.double() - engine_logprobs.double()
     masked = ~log_ratio.isfinite()
     log_ratio = log_ratio.masked_fill(masked, 0.0)
@@ -100,25 +101,3 @@ def importance_weights(
         truncated=(ratio > cap) & ~masked,
         masked=masked,
     )
-
-
-def _check(level: str, cap: float, mask_above: float | None) -> None:
-    """Refuse bounds that exclude the ratio 1 of an engine that agrees with the learner."""
-    if level not in get_args(ImportanceSampling):
-        raise SettingError(
-            f"importance_sampling={level!r} is unknown: use one of "
-            f"{', '.join(get_args(ImportanceSampling))}",
-            "importance_sampling",
-        )
-    if not cap >= 1.0:
-        raise SettingError(
-            f"importance_cap={cap}: must be 1 or more, or tokens on which engine and learner "
-            "agree would lose weight; 2.0 is usual",
-            "importance_cap",
-        )
-    if mask_above is not None and not mask_above > 1.0:
-        raise SettingError(
-            f"importance_mask_above={mask_above}: must be above 1, or tokens on which engine and "
-            "learner agree would be masked; None masks none",
-            "importance_mask_above",
-        )

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from rllib_dapo.errors import SettingError
+from rllib_dapo.settings.checks import check_value
 
 # In numbers: 128 MiB in float32. Large enough that matrix products are efficient, and that the
 # logits of a small vocabulary fit whole and need not be computed twice.
@@ -63,12 +63,7 @@ def token_logprobs_and_entropy(
     Returns:
         (log-probabilities [T], entropies [T]).
     """
-    if not temperature > 0.0:
-        raise SettingError(
-            f"temperature={temperature}: must be above 0, as greedy sampling has no probabilities "
-            "to learn from; the paper uses 1.0",
-            "temperature",
-        )
+    check_value("temperature", temperature)
     weight = lm_head_weight.to(hidden.dtype)
     logprobs, entropy = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
         hidden, weight, bias, targets, temperature, chunk_tokens, with_entropy_grad

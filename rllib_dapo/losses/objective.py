@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rllib_dapo.errors import SettingError
+from rllib_dapo.settings.checks import check_value
 
 # exp() of a log-ratio beyond 88 is inf in float32, and 0 · inf = NaN in the backward pass
 # of the branch that min() did not choose. The recipe bounds it at ±20 as well: a ratio of
@@ -117,7 +117,7 @@ def clipped_objective(
     Args:
         log_ratio: float[T], from `token_log_ratio` or `sequence_log_ratio`, with gradient.
         advantages: float[T], Â of each token's sequence.
-        clip_low: ε_low, in [0, 1].
+        clip_low: ε_low, above 0 and below 1.
         clip_high: ε_high, ≥ 0.
         dual_clip: c > 1, or None for no dual clip. The paper has none; its recipe has 10.
         token_mask: bool[T], False takes a token out: objective 0, gradient 0, never
@@ -127,9 +127,10 @@ def clipped_objective(
         The objective per token, and which tokens were clipped.
 
     Raises:
-        SettingError: a bound that excludes the ratio 1 of an unchanged policy.
+        SettingError: a bound is not what the setting of its name takes.
     """
-    _check_clip(clip_low, clip_high, dual_clip)
+    for name, bound in (("clip_low", clip_low), ("clip_high", clip_high), ("dual_clip", dual_clip)):
+        check_value(name, bound)
     if token_mask is not None:
         # Before the arithmetic: selecting afterwards only would send 0 · NaN = NaN back
         # through exp().
@@ -171,23 +172,3 @@ def weighted_loss(objective: Tensor, token_weights: Tensor) -> Tensor:
 def _masked(values: Tensor, token_mask: Tensor) -> Tensor:
     """The values, with 0 (and gradient 0) where they are masked."""
     return torch.where(token_mask, values, torch.zeros_like(values))
-
-
-def _check_clip(clip_low: float, clip_high: float, dual_clip: float | None) -> None:
-    """Refuse bounds that do not hold the ratio 1 of an unchanged policy."""
-    if not 0.0 <= clip_low <= 1.0:
-        raise SettingError(
-            f"clip_low={clip_low}: must be from 0 to 1, as a ratio is never below 0; the paper "
-            "uses 0.2",
-            "clip_low",
-        )
-    if not clip_high >= 0.0:
-        raise SettingError(
-            f"clip_high={clip_high}: must be 0 or more; the paper uses 0.28", "clip_high"
-        )
-    if dual_clip is not None and not dual_clip > 1.0:
-        raise SettingError(
-            f"dual_clip={dual_clip}: must be above 1 (the ratio of an unchanged policy), or None "
-            "for no dual clip; the recipe uses 10",
-            "dual_clip",
-        )

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rllib_dapo.errors import SettingError, TrainingError
+from rllib_dapo.settings.checks import check_value
 from rllib_dapo.types import IntArray, TokenBatch
 
 
@@ -122,11 +123,7 @@ def microbatches(lengths: IntArray, max_tokens: int) -> list[IntArray]:
     Returns:
         Arrays of row numbers; each row is in exactly one.
     """
-    if max_tokens < 1:
-        raise SettingError(
-            f"max_tokens_per_microbatch={max_tokens}: at least 1 token is needed",
-            "max_tokens_per_microbatch",
-        )
+    check_value("max_tokens_per_microbatch", max_tokens)
     order = np.argsort(-lengths, kind="stable")
     parts = []
     start = 0

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.lora_state import ADAPTER, AdaptedLayer, LoRALayout, adapter_state, some_of
+from rllib_dapo.settings.checks import check_value
 
 
 def add_lora(
@@ -48,7 +49,8 @@ def add_lora(
     Raises:
         SettingError: rank, alpha or a name is impossible, or peft is not installed.
     """
-    _check_size(rank, alpha)
+    check_value("lora_rank", rank)
+    check_value("lora_alpha", alpha)
     peft = _import_peft()
     layers = _targets(causal_lm, target_modules)
     config = peft.LoraConfig(
@@ -89,7 +91,8 @@ def check_lora(
     """
     from transformers import AutoModelForCausalLM
 
-    _check_size(rank, alpha)
+    check_value("lora_rank", rank)
+    check_value("lora_alpha", alpha)
     _import_peft()
     with torch.device("meta"):  # names and shapes only
         _targets(AutoModelForCausalLM.from_config(model_config), target_modules)
@@ -156,20 +159,6 @@ def save_adapter(
         folder / "adapter_model.safetensors",
         metadata={"format": "pt"},
     )
-
-
-def _check_size(rank: int, alpha: float) -> None:
-    """Refuse impossible numbers."""
-    if rank < 1:
-        raise SettingError(
-            f"lora_rank={rank}: must be at least 1 (usual are 8 to 64); to train all weights "
-            "leave it unset",
-            "lora_rank",
-        )
-    if not alpha > 0:
-        raise SettingError(
-            f"lora_alpha={alpha}: must be above 0; usual is twice lora_rank", "lora_alpha"
-        )
 
 
 def _import_peft() -> Any:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_dapo.errors import SettingError, TrainingError
+from rllib_dapo.errors import TrainingError
 from rllib_dapo.model.batching import ragged_ranges
+from rllib_dapo.settings.checks import check_value
 from rllib_dapo.types import IntArray, TokenBatch
 
 
@@ -41,7 +42,7 @@ def pack(lengths: IntArray, max_tokens: int) -> list[IntArray]:
     Raises:
         SettingError: `max_tokens` is below 1.
     """
-    _check_budget(max_tokens)
+    check_value("max_tokens_per_microbatch", max_tokens)
     sizes = lengths.tolist()
     bins: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (tokens left, bin), ascending
@@ -101,7 +102,7 @@ def pack_shared(
     Raises:
         SettingError: `max_tokens` is below 1.
     """
-    _check_budget(max_tokens)
+    check_value("max_tokens_per_microbatch", max_tokens)
     completions = completion_lengths.tolist()
     bins: list[list[int]] = []
     rooms: list[tuple[int, int]] = []  # (tokens left, bin), ascending
@@ -153,14 +154,6 @@ def _fitting(rows: list[int], sizes: list[int], room: int) -> list[int]:
             room -= sizes[row]
             taken.append(row)
     return taken
-
-
-def _check_budget(max_tokens: int) -> None:
-    if max_tokens < 1:
-        raise SettingError(
-            f"max_tokens_per_microbatch={max_tokens}: at least 1 token is needed",
-            "max_tokens_per_microbatch",
-        )
 
 
 @dataclass(frozen=True, slots=True)

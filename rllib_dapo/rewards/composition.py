@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rllib_dapo.errors import RewardError, SettingError
+from rllib_dapo.errors import RewardError
 from rllib_dapo.rewards.calls import AnswersToScore, Failure, RewardCalls
 from rllib_dapo.rewards.functions import (
     FORMAT,
     RewardFunction,
-    check_weight,
     load_reward_functions,
     reward_function_names,
 )
+from rllib_dapo.settings.checks import check_value
 from rllib_dapo.settings.choices import RewardFailure
 from rllib_dapo.types import Completion
 
@@ -168,12 +168,8 @@ def check_rewards(config: Any) -> None:
     Raises:
         SettingError: names the setting, its value and the remedy.
     """
-    check_weight("format_reward", config.format_reward, "format_reward")
-    if not 0 < config.reward_timeout_s < math.inf:
-        raise SettingError(
-            f"reward_timeout_s={config.reward_timeout_s}: use a finite number of seconds above 0",
-            "reward_timeout_s",
-        )
+    check_value("format_reward", config.format_reward)
+    check_value("reward_timeout_s", config.reward_timeout_s)
     load_reward_functions(config.reward_functions)
 
 

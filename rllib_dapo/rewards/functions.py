@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rllib_dapo.errors import SettingError
+from rllib_dapo.settings.general import LARGEST_WEIGHT
 
 FORMAT = "format"
 """Name of the built-in component."""
@@ -29,7 +30,6 @@ BATCHED_KEYWORDS = ("problem", "infos", "truncated", "num_tokens")
 _SETTING = "reward_functions"
 _KEYS = ("function", "weight", "name")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_LARGEST_WEIGHT = 1e6
 _TAKEN = (FORMAT, "score", "length")
 _EXAMPLE = "def my_reward(answer, *, problem, info, **more): ..."
 
@@ -95,9 +95,9 @@ def check_weight(where: str, weight: float, setting: str) -> None:
     Raises:
         SettingError: it is not a number up to ± a million.
     """
-    if not -_LARGEST_WEIGHT <= weight <= _LARGEST_WEIGHT:
+    if not -LARGEST_WEIGHT <= weight <= LARGEST_WEIGHT:
         raise SettingError(
-            f"{where}={weight!r}: use a finite number up to ±{_LARGEST_WEIGHT:g}, such as 0.5",
+            f"{where}={weight!r}: use a finite number up to ±{LARGEST_WEIGHT:g}, such as 0.5",
             setting,
         )
 

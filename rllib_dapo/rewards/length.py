@@ -7,7 +7,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
-from rllib_dapo.errors import SettingError
+from rllib_dapo.settings.checks import check_soft_overlong
 from rllib_dapo.types import IntArray
 
 
@@ -47,21 +47,3 @@ def soft_overlong_punishment(
     check_soft_overlong(max_length=max_length, cache=cache)
     punishment = np.clip((max_length - cache - np.asarray(length)) / cache, -1.0, 0.0)
     return float(punishment) if punishment.ndim == 0 else punishment
-
-
-def check_soft_overlong(*, max_length: int, cache: int) -> None:
-    """Refuse an interval that Eq. 13 has no value for; to call before training starts."""
-    if cache <= 0:
-        raise SettingError(
-            f"soft_overlong_cache={cache}: the interval over which the punishment grows needs at "
-            "least 1 token; the paper uses a fifth of max_completion_length (4096 of 20480). To "
-            "train without the punishment, switch it off instead of setting its interval to 0",
-            "soft_overlong_cache",
-        )
-    if cache > max_length:
-        raise SettingError(
-            f"soft_overlong_cache={cache} is longer than max_completion_length={max_length}, so "
-            "even an empty answer would be punished; lower soft_overlong_cache (the paper uses a "
-            "fifth of max_completion_length) or raise max_completion_length",
-            "soft_overlong_cache",
-        )

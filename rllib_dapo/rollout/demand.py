@@ -1,21 +1,21 @@
-"""How many problems to ask for, from the share of groups that carry a signal."""
+"""How many problems to request, given the share of groups that carry a signal."""
 
 from __future__ import annotations
 
 import math
 
-# Counts of a batch weigh half as much two batches later: the share drifts as the model learns.
+# The share drifts as the model learns, so counts weigh half as much two batches later.
 _DECAY = 0.5**0.5
-# However few groups were kept: of rate 0 no number of problems is enough.
+# A rate of 0 would ask for infinitely many problems.
 _LOWEST_RATE = 0.05
 
 
 class KeepRate:
     """A running estimate of the share of groups that are kept.
 
-    Counts of kept and of sampled groups, each batch's weighing less than the next one's.
-    They begin as if a quarter of a batch had been kept without exception: enough that the
-    first few groups of a run cannot swing the estimate, soon outweighed by what is sampled.
+    The estimate is the ratio of two decaying counts, of kept and of sampled groups; older
+    batches weigh less. The counts begin as if a quarter of a batch had been sampled and all of
+    it kept: the first few groups of a run cannot swing the estimate, and later ones outweigh it.
 
     Args:
         wanted: N, groups of a full batch.
@@ -28,13 +28,13 @@ class KeepRate:
         """The share, in [1/20, 1].
 
         Args:
-            kept: groups kept so far in the batch in flight, which is not learned from yet.
-            sampled: groups sampled so far in it.
+            kept: groups kept so far in the present batch, which `learn` has not been told yet.
+            sampled: groups sampled so far in the present batch.
         """
         return max(_LOWEST_RATE, (self._kept + kept) / (self._sampled + sampled))
 
     def learn(self, kept: int, sampled: int) -> None:
-        """Take in the counts of a batch; one that sampled nothing says nothing."""
+        """Take in the counts of a batch; a batch that sampled nothing changes nothing."""
         if sampled:
             self._kept = _DECAY * self._kept + kept
             self._sampled = _DECAY * self._sampled + sampled
@@ -49,11 +49,11 @@ class KeepRate:
 
 
 def problems_needed(missing: int, rate: float, margin: float = 0.0) -> int:
-    """The smallest n of which `missing` groups or more should be kept.
+    """The smallest n for which at least `missing` of n groups should be kept.
 
-    Of n groups n·rate are kept on average, with a standard deviation of
-    √(n·rate·(1 - rate)); n is such that the mean less `margin` deviations is `missing`. That
-    is a quadratic inequality in √n.
+    On average n·rate of n groups are kept, with a standard deviation of √(n·rate·(1 - rate)).
+    The returned n is the smallest for which the mean minus `margin` deviations is at least
+    `missing`: a quadratic inequality in √n.
 
     Args:
         missing: groups to be kept.
@@ -69,7 +69,7 @@ def problems_needed(missing: int, rate: float, margin: float = 0.0) -> int:
 
     root = (deviation + math.sqrt(deviation**2 + 4.0 * rate * missing)) / (2.0 * rate)
     n = math.ceil(root**2)
-    while not enough(n):  # rounding: a step, if any
+    while not enough(n):  # rounding errors cost a step at most
         n += 1
     while enough(n - 1):
         n -= 1

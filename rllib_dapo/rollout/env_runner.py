@@ -17,7 +17,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
-from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
@@ -31,7 +31,7 @@ from rllib_dapo.rollout.rl_episodes import as_episodes
 from rllib_dapo.rollout.sampling_job import (
     RunnerReply,
     SamplingJob,
-    answer_seed,
+    completion_seed,
     training_sampling,
 )
 from rllib_dapo.rollout.text_episodes import TextEpisodes, failed_group
@@ -51,7 +51,10 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
         self._rewards = RewardComposer.from_config(self.config) if self._has_engine else None
         self._episodes = TextEpisodes(
-            self._environment, make_renderer(self.config), tokenizer, self._rewards
+            self._environment,
+            PromptRenderer.from_settings(self.config),
+            tokenizer,
+            self._rewards,
         )
         self._engine: InferenceEngine | None = None
         self._pipeline: AnswerPipeline | None = None
@@ -259,7 +262,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             self._requests += 1
             request_id = str(self._requests)
             self._open[request_id] = (ref, prompt)
-            requests.append((request_id, prompt.token_ids.tolist(), answer_seed(job, ref)))
+            requests.append((request_id, prompt.token_ids.tolist(), completion_seed(job, ref)))
 
         def submit(engine: InferenceEngine) -> None:
             if job.weights_version not in (None, engine.weights_version):

@@ -11,13 +11,15 @@ import numpy.typing as npt
 
 from rllib_dapo.metrics import COMPONENTS, DATASETS
 from rllib_dapo.rewards.calls import FailureReason
-from rllib_dapo.rollout.batch_progress import Progress
+from rllib_dapo.rewards.composition import component_names
+from rllib_dapo.rollout.rollouts import RolloutBatch
 from rllib_dapo.rollout.token_batch import RewardShaping, length_penalties
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Completion, Group
 
 
-def answer_metrics(completions: Sequence[Completion]) -> dict[str, float]:
-    """What can be said of any set of answers."""
+def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
+    """Numbers that any set of completions has."""
     lengths = np.array([len(c.token_ids) for c in completions], dtype=np.float64)
     return {
         "accuracy": _mean([c.correct for c in completions]),
@@ -40,7 +42,7 @@ def dataset_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 
 
 def verdict_metrics(completions: Sequence[Completion]) -> dict[str, float]:
-    """How verdicts came about; 0 where the environment's `info` has no `matched_by`."""
+    """Shares of verdicts by how they came about; 0 where `info` has no `matched_by`."""
     ways = [c.info.get("matched_by") for c in completions]
     return {
         f"verdict_{way}_share": _mean([found == way for found in ways])
@@ -54,9 +56,9 @@ def reward_metrics(
     """The components of the reward, and how often a function gave none.
 
     Args:
-        groups: all sampled ones, the failed too.
-        completions: the answers that were scored.
-        components: the names to report, also where no answer has them.
+        groups: all sampled groups, failed ones included.
+        completions: the completions that were scored.
+        components: the names to report, also where no completion has them.
     """
     failures: Counter[str] = Counter()
     for group in groups:
@@ -79,25 +81,25 @@ def batch_metrics(
     shaping: RewardShaping,
     components: Sequence[str] = (),
 ) -> dict[str, float]:
-    """What was sampled for one batch, and what is in it.
+    """Numbers of what was sampled for one batch, and of what is in it.
 
     Args:
         sampled: the groups sampled in this iteration, kept or dropped.
         batch: the groups to be trained on.
         counts: sampled groups by verdict (`DynamicSampler.counts`).
-        shaping: as in `make_token_batch`.
-        components: the reward's, by name (`reward_functions.composition.component_names`).
+        shaping: the shaping that `make_token_batch` is given.
+        components: names of the reward's components (`composition.component_names`).
     """
-    answers = [c for group in sampled if group.failure is None for c in group.completions]
+    completions = [c for group in sampled if group.failure is None for c in group.completions]
     penalties = [penalty for g in batch for penalty in length_penalties(g, shaping)]
     rewards = [reward for g in batch for reward in g.rewards]
-    reflections = [c.reflections for c in answers]
+    reflections = [c.reflections for c in completions]
     scored = max(1, sum(n for verdict, n in counts.items() if verdict != "failed"))
     return {
-        **answer_metrics(answers),
-        **verdict_metrics(answers),
-        **dataset_metrics(answers),
-        **reward_metrics(sampled, answers, components),
+        **completion_metrics(completions),
+        **verdict_metrics(completions),
+        **dataset_metrics(completions),
+        **reward_metrics(sampled, completions, components),
         "reflection_share": _mean([count > 0 for count in reflections]),
         "reflections_per_completion": _mean(reflections),
         "episode_return_mean": _mean(np.add(rewards, penalties)),
@@ -112,44 +114,41 @@ def batch_metrics(
     }
 
 
-def demand_metrics(
-    progress: Progress,
-    batch: Sequence[Group],
-    *,
-    surplus: int,
-    expired: int,
-    keep_rate: float,
-) -> dict[str, float]:
-    """What was asked for, and what comes from other batches or goes into them.
-
-    Args:
-        progress: of the batch, when its sampling is over.
-        batch: the groups to be trained on.
-        surplus: kept groups that are not in it (`DynamicSampler.surplus`).
-        expired: left-over groups that were too old for it (`Leftovers.expired`).
-        keep_rate: the estimate of the share of groups kept, this batch included.
-    """
-    return {
+def rollout_metrics(batch: RolloutBatch, settings: RunSettings) -> dict[str, float]:
+    """Everything that one iteration's batch says about its sampling."""
+    values = batch_metrics(
+        batch.sampled,
+        batch.groups,
+        batch.counts,
+        RewardShaping.from_settings(settings),
+        component_names(settings),
+    )
+    progress = batch.progress
+    return values | {
         "groups_asked": float(progress.asked),
         "groups_in_flight": float(progress.in_flight),
-        "groups_from_buffer": float(min(progress.carried, len(batch))),  # they are used first
-        "groups_buffered": float(surplus),
-        "groups_expired": float(expired),
-        "keep_rate": keep_rate,
+        # Groups of the buffer are used first, but a batch has room for its size only.
+        "groups_from_buffer": float(min(progress.carried, len(batch.groups))),
+        "groups_buffered": float(batch.surplus),
+        "groups_expired": float(batch.expired),
+        "keep_rate": batch.keep_rate,
+        "tokens_per_s": values["tokens_sampled"] / max(batch.seconds, 1e-9),
+        "engines_busy_share": batch.busy_share,
+        "skipped_batch": float(not batch.groups),
     }
 
 
 def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """avg@k, pass@k and majority@k over k answers to each problem."""
+    """avg@k, pass@k and majority@k over k completions of each problem."""
     scored = [g for g in groups if g.failure is None and g.completions]
     completions = [c for g in scored for c in g.completions]
-    answers = answer_metrics(completions)
+    numbers = completion_metrics(completions)
     return {
-        "accuracy": answers["accuracy"],
+        "accuracy": numbers["accuracy"],
         "pass_at_k": _mean([any(c.correct for c in g.completions) for g in scored]),
         "majority_at_k": _mean([_majority_is_correct(g) for g in scored]),
-        "completion_length_mean": answers["completion_length_mean"],
-        "truncated_share": answers["truncated_share"],
+        "completion_length_mean": numbers["completion_length_mean"],
+        "truncated_share": numbers["truncated_share"],
         "num_problems": float(len(scored)),
         "k": float(max((len(g.completions) for g in scored), default=0)),
         **dataset_metrics(completions),
@@ -157,10 +156,10 @@ def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _majority_is_correct(group: Group) -> bool:
-    """Whether the answer given most often is right; the earlier one wins a tie.
+    """Whether the most frequent answer is correct; the earlier one wins a tie.
 
-    Right answers count as one, however they are written; wrong ones are told apart by what
-    the environment extracted.
+    All correct answers count as one answer, however they are written. Wrong ones are told
+    apart by what the environment extracted.
     """
     votes = Counter(
         True if c.correct else str(c.info.get("extracted", c.text)) for c in group.completions

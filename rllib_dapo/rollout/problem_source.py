@@ -1,4 +1,4 @@
-"""Which problems a run poses: the stream over those whose prompt fits."""
+"""Which problems a run poses: a stream over the problems whose prompt fits."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from rllib_dapo.data.mixed_problems import MixedProblems
-from rllib_dapo.data.mixture import Mixture
+from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problem_set import ProblemSet
-from rllib_dapo.data.prompting import make_renderer
+from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
@@ -22,8 +21,8 @@ from rllib_dapo.types import IntArray, ProblemRef
 
 logger = logging.getLogger(__name__)
 
-# Rendering takes about 0.1 ms a problem; beyond this many different ones, long prompts are
-# found (dropped and counted) when they come up instead.
+# Rendering takes about 0.1 ms a problem. Of more different problems than this, those with long
+# prompts are found, dropped and counted when they come up.
 _LARGEST_SCAN = 100_000
 _CHUNK = 2_048  # prompts tokenised at once
 
@@ -31,12 +30,12 @@ _CHUNK = 2_048  # prompts tokenised at once
 class ProblemSource:
     """The training stream and the evaluation problems of a configuration.
 
-    Prompts longer than `max_prompt_length` are left out when the data are loaded, so that
-    they neither cost rounds of sampling nor pass unnoticed. Problems that are both trained
-    and evaluated on are warned about.
+    Problems whose prompt is longer than `max_prompt_length` are left out when the data are
+    loaded, so that they cost no sampling and are reported at the start. A warning names
+    problems that are in the training and in the evaluation data.
 
     Raises:
-        SettingError: no problem is left, in all or of one source.
+        SettingError: no problem fits, in the whole data or in one source of a mixture.
     """
 
     def __init__(self, config: RunSettings) -> None:
@@ -67,9 +66,9 @@ class ProblemSource:
         return tuple(ProblemRef(r.position, int(self._fitting[r.index]), r.seed) for r in refs)
 
     def evaluation_refs(self, n: int) -> tuple[ProblemRef, ...]:
-        """The same n problems of the evaluation environment, every time.
+        """The first n problems of the evaluation environment, the same ones every time.
 
-        They are its first ones; in a mixture the first ones of each source, by weight.
+        In a mixture they are the first problems of each source, in proportion to the weights.
         """
         posed = self._evaluation
         order = np.arange(n if posed.size is None else min(n, posed.size))
@@ -83,14 +82,14 @@ class ProblemSource:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """The place in the stream; plain values."""
+        """The place in the stream, as plain values."""
         return dict(self._stream.get_state())
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to a saved place.
 
         Raises:
-            SettingError: the state is of another data set, mixture or seed.
+            SettingError: the state belongs to another data set, mixture or seed.
         """
         self._stream.set_state(state)
 
@@ -100,10 +99,11 @@ class _Posed:
     """The problems of one environment.
 
     Attributes:
-        size: how many there are; None for endless.
-        fitting: indices of those whose prompt fits; None: not a finite, scannable set.
-        mixture: of the fitting ones, where they are of several sources.
-        problems: their texts, of environments that tell (`env.unwrapped.problems`).
+        size: the number of problems; None if there is no end.
+        fitting: the indices of the problems whose prompt fits; None: the set is endless, or too
+            large to look at.
+        mixture: the mixture over the fitting problems, if they come from several sources.
+        problems: the texts of the problems, if the environment has `env.unwrapped.problems`.
     """
 
     size: int | None
@@ -135,20 +135,20 @@ class _Posed:
 def _fitting_problems(
     env: Any, config: RunSettings, setting: str, size: int, same: IntArray | None
 ) -> IntArray | None:
-    """The indices of the problems whose prompt fits; None: too many to look at.
+    """The indices of the problems whose prompt fits; None if there are too many to look at.
 
     Args:
-        env: poses them.
-        config: says how they are rendered.
-        setting: what to call the environment in messages.
-        size: how many problems there are.
-        same: int64[size], equal numbers for equal problems; None: each is looked at.
+        env: the environment that poses the problems.
+        config: the settings that say how problems are rendered.
+        setting: the name of the environment in messages.
+        size: the number of problems.
+        same: int64[size], equal numbers for equal problems; None: each one is looked at.
     """
     numbers = np.arange(size) if same is None else same
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
     if len(first) > _LARGEST_SCAN:
         return None
-    renderer = make_renderer(config)
+    renderer = PromptRenderer.from_settings(config)
     lengths = np.concatenate(
         [renderer.lengths(chunk) for chunk in _observations(env, first.tolist())]
     )[which]
@@ -169,7 +169,7 @@ def _fitting_problems(
 
 
 def _observations(env: Any, indices: list[int]) -> Iterator[list[Any]]:
-    """What the environment poses at these indices, some at a time."""
+    """What the environment poses at these indices, in chunks."""
     for start in range(0, len(indices), _CHUNK):
         posed = []
         for index in indices[start : start + _CHUNK]:
@@ -179,7 +179,7 @@ def _observations(env: Any, indices: list[int]) -> Iterator[list[Any]]:
 
 
 def _warn_of_overlap(training: _Posed, evaluation: _Posed) -> None:
-    """Say so when evaluation measures what was trained on."""
+    """Warn if evaluation poses problems that are also trained on."""
     if training is evaluation:
         if training.size is not None:
             logger.warning(

@@ -1,7 +1,7 @@
 """Progress of the iteration that is being sampled.
 
-In a process with a terminal it is a bar. A trial of Tune has none: it leaves a line of text
-in its folder, and whoever started the run shows that (`console`).
+A process with a terminal shows a bar. A trial of Tune has no terminal: it leaves a line of text
+in its folder, and the command that started the run shows it (`cli.console`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rllib_dapo.rollout.batch_progress import Progress
+from rllib_dapo.rollout.group_filter import BatchProgress
 from rllib_dapo.settings.choices import ProgressMode
 
 FILE_NAME = "progress.txt"
 _SECONDS_BETWEEN_WRITES = 0.5
 _REASONS = {
     "all_wrong": "all wrong",
-    "all_correct": "all right",
+    "all_correct": "all correct",
     "equal_scores": "equal scores",
     "truncated": "all cut",
     "ungraded": "not graded in time",
@@ -27,8 +27,11 @@ _REASONS = {
 }
 
 
-def describe(progress: Progress) -> str:
-    """What was dropped and why: `round 2/10, dropped 9 (2 all wrong, 7 all right)`."""
+def describe(progress: BatchProgress) -> str:
+    """What is in flight, and what was dropped and why.
+
+    Example: `12 in flight, dropped 9 (2 all wrong, 7 all correct)`.
+    """
     dropped = {reason: n for reason, n in progress.dropped.items() if n}
     text = f"{progress.in_flight} in flight"
     if dropped:
@@ -42,9 +45,9 @@ class RolloutProgress:
 
     Args:
         wanted: groups of a full batch.
-        iteration: number of the iteration.
+        iteration: the number of the iteration, from 1.
         mode: the setting `progress`.
-        folder: where to leave the line when there is no terminal; None: nowhere.
+        folder: the folder that gets the line when there is no terminal; None: no line is written.
     """
 
     def __init__(self, wanted: int, iteration: int, mode: ProgressMode, folder: str | None) -> None:
@@ -62,7 +65,7 @@ class RolloutProgress:
     def __enter__(self) -> RolloutProgress:
         return self
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: BatchProgress) -> None:
         """Show a new state."""
         kept = min(progress.kept, progress.wanted)
         if self._bar is not None:

@@ -1,13 +1,13 @@
-"""All runners as one: problems in, groups out as they finish.
+"""The pool of runners: problems go in, groups come out as they finish.
 
     pool.ask(refs)                       # any time, any number
     while pool.in_flight:
         for group in pool.poll(): ...    # in the order in which they finish
 
-The runner with the least to do gets the next problem, a little more than its engine computes
-at once, so that no engine waits for a message. Which runner answers does not change the
-answer (`sampling_job.answer_seed`). What a runner had to do when it died, hung or failed is
-asked again elsewhere; it comes back with the present weights or not at all.
+The runner with the least to do gets the next problem. Each runner has a little more in flight
+than its engine computes at once, so that no engine waits for a message. Which runner answers does
+not change the completions (`sampling_job.completion_seed`). If a runner dies, hangs or fails, its
+problems are asked again elsewhere; it returns to service only with the present weights.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from __future__ import annotations
 import heapq
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rllib_dapo.errors import EngineError
+from rllib_dapo.rollout.problem_queue import ProblemQueue
 from rllib_dapo.rollout.runner_calls import RunnerCalls
 from rllib_dapo.rollout.runner_state import RunnerState
 from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, make_job
@@ -28,9 +29,9 @@ from rllib_dapo.types import Group, ProblemRef
 
 logger = logging.getLogger(__name__)
 
-# How long a runner keeps a call when nothing is finished: the beat in which progress is shown
-# and new work is handed out. With many runners it is slower: a call costs the driver about a
-# millisecond, and there is always one of them that has just finished something.
+# How long a runner keeps a call when nothing is finished (shortest, longest). Progress is shown
+# and new work is handed out at this interval. It is longer with many runners: a call costs the
+# driver about a millisecond, and some runner has always just finished something.
 _SLICE_SECONDS = (0.5, 2.0)
 _SLICE_SECONDS_PER_RUNNER = 1 / 64
 
@@ -40,15 +41,15 @@ class RunnerPool:
 
     Args:
         calls: how to reach them.
-        config: group sizes, sampling and the limits of patience.
-        seed: the run's.
-        equip: gives the present weights to runners that have come back; returns those that
-            took them.
+        config: group sizes, sampling, and how long to wait for runners.
+        seed: the seed of the run.
+        equip: sends the present weights to runners that have come back, and returns those that
+            took them over; None: they have to wait for the next sync.
 
     Attributes:
-        weights_version: of the weights that the runners have; jobs carry it.
+        weights_version: the version of the weights that the runners have; jobs carry it.
         lost: runners lost so far, by reason: `died`, `hung`, `failed`.
-        busy_s: seconds that the engines have computed, all of them together.
+        busy_s: seconds that the engines have computed, summed over all of them.
     """
 
     def __init__(
@@ -70,10 +71,8 @@ class RunnerPool:
         self._size = len(self._runners)
         shortest, longest = _SLICE_SECONDS
         self._slice_seconds = min(max(shortest, _SLICE_SECONDS_PER_RUNNER * self._size), longest)
-        self._queue: deque[ProblemRef] = deque()
-        self._suspects: deque[ProblemRef] = deque()  # asked more than once, in vain
-        self._attempts: Counter[ProblemRef] = Counter()  # in vain
-        self._given_up: list[Group] = []
+        self._queue = ProblemQueue(config.max_problem_attempts)
+        self._given_up: list[Group] = []  # failed groups that the next poll returns
         self._reason = "none has ever answered"
         self._alone_since: float | None = None
         self._back: set[int] = set()  # runners that answer again, without weights so far
@@ -86,25 +85,25 @@ class RunnerPool:
 
     @property
     def reachable(self) -> list[int]:
-        """Those in service, and those that have come back and wait for weights."""
+        """Runners in service, and runners that have come back and wait for weights."""
         return [*self._runners, *sorted(self._back)]
 
     @property
     def in_flight(self) -> int:
-        """Problems asked and not answered."""
-        waiting = len(self._queue) + len(self._suspects) + len(self._given_up)
+        """Number of problems asked and not answered."""
+        waiting = len(self._queue) + len(self._given_up)
         return waiting + sum(len(runner.open) for runner in self._runners.values())
 
     def ask(self, refs: Sequence[ProblemRef]) -> None:
         """Have problems answered, after those already asked."""
-        self._queue.extend(refs)
+        self._queue.add(refs)
 
     def poll(self) -> list[Group]:
-        """Hand out what there is to do, wait a little, and return the groups now finished.
+        """Hand out problems, wait a little, and return the groups that have finished.
 
         Raises:
             EngineError: the local engine failed, or no runner is left and none comes back.
-            RewardError: a reward function failed and must not.
+            RewardError: a reward function failed and `reward_failure` is `error`.
         """
         self._check_runners()
         self._hand_out()
@@ -125,10 +124,8 @@ class RunnerPool:
         """
         groups = self._settle() + self._given_up
         self._given_up = []
-        refs = [*self._queue, *self._suspects]
+        refs = self._queue.withdraw()
         refs += [ref for runner in self._runners.values() for ref in runner.open]
-        self._queue.clear()
-        self._suspects.clear()
         asked = [number for number, runner in self._runners.items() if runner.open]
         for runner in self._runners.values():
             runner.open.clear()
@@ -143,8 +140,8 @@ class RunnerPool:
         """Note that some runners have new weights; the others are replaced.
 
         Args:
-            version: of the weights, for all work from now on.
-            runners: of `reachable`, those that have them.
+            version: the version of the weights, for all work from now on.
+            runners: the runners among `reachable` that have them.
         """
         self.weights_version = version
         for number in set(self._runners) - set(runners):
@@ -157,7 +154,7 @@ class RunnerPool:
         return returned
 
     def _settle(self) -> list[Group]:
-        """Wait until no call is in flight; what they return."""
+        """Wait until no call is in flight, and return what the calls bring."""
         groups: list[Group] = []
         while any(runner.calling for runner in self._runners.values()):
             for number, reply in self._calls.replies():
@@ -172,41 +169,39 @@ class RunnerPool:
         job = make_job(
             self._config, runner.new, seed=self._seed, weights_version=self.weights_version
         )
-        seconds = 0.0 if runner.steps < 0 else self._slice_seconds  # at first say who you are
+        # The first call returns at once: it tells how much the engine computes at a time.
+        seconds = 0.0 if runner.steps < 0 else self._slice_seconds
         runner.calling = self._calls.start(number, job, seconds)
         if runner.calling and job is not None:
             runner.new = [ref for ref in runner.new if ref not in job.refs]
 
     def _hand_out(self) -> None:
-        """The queue's first problems to the runners that have least to do.
-
-        A problem whose runners have failed more than once is answered by a runner that has
-        nothing else: if it is what brings them down, it takes no others along.
-        """
+        """Give the first problems of the queue to the runners that have least to do."""
         size = self._config.group_size
         for runner in self._runners.values():
-            if self._suspects and not runner.open:
-                runner.give(self._suspects.popleft())
+            if not runner.open and (suspect := self._queue.next_suspect()):
+                runner.give(suspect)
         loads = [
             (len(runner.open) / runner.room(size), number)
             for number, runner in self._runners.items()
-            if len(runner.open) < runner.room(size) and not self._suspected(runner)
+            if len(runner.open) < runner.room(size) and not self._has_suspect(runner)
         ]
         heapq.heapify(loads)
-        while self._queue and loads:
+        while loads and (ref := self._queue.next()):
             _, number = heapq.heappop(loads)
             runner = self._runners[number]
-            runner.give(self._queue.popleft())
+            runner.give(ref)
             if len(runner.open) < runner.room(size):
                 heapq.heappush(loads, (len(runner.open) / runner.room(size), number))
 
-    def _suspected(self, runner: RunnerState) -> bool:
-        return len(runner.open) == 1 and self._attempts[next(iter(runner.open))] > 1
+    def _has_suspect(self, runner: RunnerState) -> bool:
+        """Whether a runner works on a problem that has to be alone."""
+        return len(runner.open) == 1 and self._queue.is_suspect(next(iter(runner.open)))
 
     def _take(self, number: int, reply: RunnerReply) -> list[Group]:
-        """What a reply says; groups that were asked for, each once."""
+        """Take in a reply; returns its groups, each problem's only once."""
         runner = self._runners.get(number)
-        if runner is None:  # it was given up meanwhile, and its problems asked elsewhere
+        if runner is None:  # it was lost meanwhile, and its problems are asked elsewhere
             return []
         runner.calling = False
         if reply.steps != runner.steps or reply.groups or not reply.unfinished:
@@ -217,7 +212,7 @@ class RunnerPool:
         for group in reply.groups:
             if group.ref in runner.open:
                 del runner.open[group.ref]
-                self._attempts.pop(group.ref, None)
+                self._queue.resolve(group.ref)
                 groups.append(group)
         if reply.error is not None:
             raise EngineError(f"runner {number} failed: {reply.error}")
@@ -230,7 +225,7 @@ class RunnerPool:
     # -- Runners that fail ------------------------------------------------------------------
 
     def _check_runners(self) -> None:
-        """Lose the dead and the hung, take in those that are back."""
+        """Take dead and hung runners out of service, and take in those that are back."""
         alive = set(self._calls.alive())
         now, patience = time.monotonic(), self._config.runner_timeout_s
         for number, runner in list(self._runners.items()):
@@ -256,7 +251,7 @@ class RunnerPool:
         self._back.clear()
 
     def _lose(self, number: int, kind: str, reason: str) -> None:
-        """Ask a runner's problems again, before all others, and end it if it still runs."""
+        """Take a runner out of service: ask its problems again, and kill it if it still runs."""
         runner = self._runners.pop(number)
         self.lost[kind] += 1
         self._reason = reason
@@ -266,16 +261,9 @@ class RunnerPool:
         )  # fmt: skip
         if kind != "died":
             self._calls.kill(number)
-        again = sorted(runner.open, key=lambda ref: ref.position)
-        self._attempts.update(again)
         limit = self._config.max_problem_attempts
-        for ref in reversed(again):
-            if self._attempts[ref] < limit:
-                queue = self._queue if self._attempts[ref] == 1 else self._suspects
-                queue.appendleft(ref)
-                continue
-            del self._attempts[ref]
-            why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"
+        why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"
+        for ref in self._queue.ask_again(list(runner.open)):
             self._given_up.append(failed_group(ref, f"{why}: {reason}", self.weights_version))
 
     def _check_that_one_is_left(self) -> None:

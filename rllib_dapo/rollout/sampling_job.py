@@ -1,4 +1,4 @@
-"""What a runner is asked, and what it answers."""
+"""The messages between the pool and a runner: sampling jobs, and replies with groups."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ LOCAL_RUNNER = 0
 
 @dataclass(frozen=True, slots=True)
 class SamplingJob:
-    """Problems to be answered, beside those that a runner has already.
+    """Problems for a runner to answer, in addition to those it has already.
 
     Attributes:
-        refs: which problems; all for training or all for evaluation.
-        group_size: answers per problem.
-        sampling: how to sample.
-        seed: the run's; with a problem's position it gives its answers' random streams.
-        weights_version: the weights that are to answer; None: whichever the runner has.
+        refs: the problems; all for training, or all for evaluation.
+        group_size: G, completions per problem.
+        sampling: the sampling parameters.
+        seed: the seed of the run; together with a problem's position it determines the random
+            streams of the problem's completions.
+        weights_version: the version of the weights to sample with; None: whichever the runner
+            has.
     """
 
     refs: tuple[ProblemRef, ...]
@@ -34,16 +36,16 @@ class SamplingJob:
 
 @dataclass(frozen=True, slots=True)
 class RunnerReply:
-    """What a runner has to say after a while of work.
+    """What a runner reports after a while of work.
 
     Attributes:
         groups: groups finished since the last reply.
-        unfinished: problems still being answered or scored.
-        steps: engine steps since the runner started; it stands still when the engine hangs.
+        unfinished: problems that are still being answered or scored.
+        steps: engine steps since the runner started; the number stands still if the engine hangs.
         busy_s: seconds the engine has computed since the runner started.
-        capacity: answers that the engine computes at once.
-        error: what ends the run, such as a reward function that must not fail; or None.
-        broken: why this runner cannot go on, while another one could; or None.
+        capacity: completions that the engine computes at once.
+        error: a reason to end the run, such as a reward function that must not fail; or None.
+        broken: why this runner cannot go on, although another one could; or None.
     """
 
     groups: tuple[Group, ...]
@@ -58,7 +60,7 @@ class RunnerReply:
 def make_job(
     config: DAPOSettings, refs: Sequence[ProblemRef], *, seed: int, weights_version: int | None
 ) -> SamplingJob | None:
-    """A job of the problems that are of one kind with the first; None for no problems."""
+    """A job with the problems of the same kind as the first; None if there are no problems."""
     if not refs:
         return None
     evaluation = refs[0].evaluation
@@ -68,22 +70,23 @@ def make_job(
     return SamplingJob(own, size, sampling, seed, weights_version)
 
 
-def answer_seed(job: SamplingJob, ref: ProblemRef) -> int:
-    """Seed of the first answer to a problem; answer i has this plus i.
+def completion_seed(job: SamplingJob, ref: ProblemRef) -> int:
+    """Seed of the first completion of a problem; completion i has this seed plus i.
 
-    It depends on the run's seed and the problem's position only. Whichever runner answers,
-    beside whatever else and however often it is asked, the answers are the same.
+    It depends on the run's seed and the problem's position only. The completions are therefore
+    the same whichever runner samples them, together with whatever other problems, and however
+    often the problem is asked.
     """
     return stream_seed(job.seed, ref.position, int(ref.evaluation))
 
 
 def training_sampling(config: DAPOSettings) -> Sampling:
-    """How training samples."""
+    """Sampling parameters of training."""
     return Sampling(config.temperature, config.top_p, config.max_completion_length)
 
 
 def evaluation_sampling(config: DAPOSettings) -> Sampling:
-    """How evaluation samples."""
+    """Sampling parameters of evaluation."""
     return Sampling(
         config.evaluation_temperature, config.evaluation_top_p, config.max_completion_length
     )

@@ -2,7 +2,7 @@
 
 reward = score + Σ weight · component + Eq. 13     (soft overlong punishment, when on)
 advantage = (reward - mean) / std over the group
-loss mask: False for truncated answers   (overlong filtering, when on)
+loss mask: False for truncated completions   (overlong filtering, when on)
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import numpy as np
 from rllib_dapo.losses.advantages import group_advantages
 from rllib_dapo.rewards.length import soft_overlong_punishment
 from rllib_dapo.settings.choices import Baseline
+from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.types import FloatArray, Group, IntArray, TokenBatch
 
 
 @dataclass(frozen=True, slots=True)
 class RewardShaping:
-    """Which parts of shaping by length and of the loss mask are on.
+    """Which parts of reward shaping by length, advantages and loss mask are on.
 
     Attributes:
         max_length: L_max of Eq. 13, tokens.
         overlong_cache: L_cache of Eq. 13, tokens; None: no soft overlong punishment.
-        overlong_filtering: take truncated answers out of the loss.
-        normalize_std: divide advantages by the group's standard deviation.
-        baseline: what an answer is compared with.
+        overlong_filtering: whether truncated completions are taken out of the loss.
+        normalize_std: whether advantages are divided by the group's standard deviation.
+        baseline: what the reward of a completion is compared with.
     """
 
     max_length: int
@@ -36,9 +37,21 @@ class RewardShaping:
     normalize_std: bool
     baseline: Baseline = "group_mean"
 
+    @classmethod
+    def from_settings(cls, settings: DAPOSettings) -> RewardShaping:
+        """The shaping that a run's settings ask for."""
+        soft = settings.soft_overlong_punishment
+        return cls(
+            max_length=settings.max_completion_length,
+            overlong_cache=settings.soft_overlong_cache if soft else None,
+            overlong_filtering=settings.overlong_filtering,
+            normalize_std=settings.normalize_advantage_std,
+            baseline=settings.advantage_baseline,
+        )
+
 
 def length_penalties(group: Group, shaping: RewardShaping) -> FloatArray:
-    """float32[G], Eq. 13 of each answer: 0 where it is short enough or the part is off."""
+    """float32[G], Eq. 13 of each completion; all 0 if the punishment is off."""
     lengths = np.array([len(c.token_ids) for c in group.completions], dtype=np.int64)
     if shaping.overlong_cache is None:
         return np.zeros(len(lengths), dtype=np.float32)
@@ -51,7 +64,7 @@ def length_penalties(group: Group, shaping: RewardShaping) -> FloatArray:
 def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBatch:
     """Lay groups out as one flat batch, in their order.
 
-    Truncated answers count in their group's mean and standard deviation even where
+    Truncated completions count in their group's mean and standard deviation even where
     overlong filtering takes them out of the loss: they are part of what the policy did.
 
     Args:
@@ -82,14 +95,14 @@ def make_token_batch(groups: Sequence[Group], shaping: RewardShaping) -> TokenBa
         loss_mask=~truncated if shaping.overlong_filtering else np.ones_like(truncated),
         groups=np.repeat(np.arange(len(groups)), sizes),
         weights_versions=_token_versions(groups),
-        # Memory that is only promised: hundreds of megabytes for long answers.
+        # Broadcast views: no memory is allocated, which would be hundreds of megabytes.
         importance_weights=np.broadcast_to(np.float32(1.0), old_logprobs.shape),
         reference_logprobs=np.broadcast_to(np.float32(0.0), old_logprobs.shape),
     )
 
 
 def _token_versions(groups: Sequence[Group]) -> IntArray:
-    """int64[T], the version that sampled each completion token, in one go for all answers."""
+    """int64[T], the version of the policy that sampled each completion token."""
     versions, lengths = [], []
     for group in groups:
         for c in group.completions:

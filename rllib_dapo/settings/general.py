@@ -1,123 +1,131 @@
-"""Every setting of DAPO, where it is defined: meaning, unit, default, the paper's value.
+"""DAPO's settings: those of the model, the prompt, rewards and evaluation, and all others.
 
-Here and in `rollout_settings.py` and `learner_settings.py`, which this class inherits.
+Those of rollouts and of the learner stand in `rollout.py` and `learner.py`. Each setting is
+defined once, as a field: its type, its bounds and the remedy in the annotation, then its
+default, then its meaning, unit and the paper's value in the docstring below it. The checks
+(`checks.py`), the keywords of `DAPOConfig.training` and docs/settings.md follow from that.
 
-RLlib's own settings keep their names and are used where they fit: `lr`, `grad_clip`,
-`num_epochs`, `minibatch_size` (here: completions per optimizer step; paper: 512), `seed`,
-`num_env_runners`, `num_learners`, `evaluation_interval`, `evaluation_duration` (problems).
-
-Defaults of the objective are the paper's. Defaults of sizes fit the embedded model on a
+The defaults of the objective are the paper's. The defaults of sizes fit the embedded model on a
 machine with two cores; `tuned_examples/dapo_qwen2.5_32b_aime.yaml` has the paper's sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_type_hints
+from dataclasses import dataclass
+from typing import Annotated, Any
 
+from annotated_types import Ge, Gt, Le
+
+from rllib_dapo.settings.bounds import FINITE, Count, Remedy, Tokens
 from rllib_dapo.settings.choices import ChatMode, ProgressMode, RewardFailure
 from rllib_dapo.settings.learner import LearnerSettings
 from rllib_dapo.settings.rollout import RolloutSettings
 
+LARGEST_WEIGHT = 1e6
+"""The largest weight, in absolute value, of a component of the reward."""
 
+
+@dataclass(kw_only=True, eq=False, repr=False)
 class DAPOSettings(RolloutSettings, LearnerSettings):
-    """The settings that DAPO adds to RLlib's `AlgorithmConfig`."""
+    """All settings that DAPO adds to RLlib's `AlgorithmConfig`."""
 
     # -- The model ----------------------------------------------------------------------
 
-    language_model: str = "embedded"
-    """The causal language model to train: `embedded` (ships with the package, needs no
-    network), a Hugging Face folder, or a hub id. Written `model` in YAML and in
-    `training(model=…)`: RLlib has another use for the attribute. Paper: Qwen2.5-32B."""
+    language_model: Annotated[
+        str, Remedy("name a language model as text: `embedded`, a folder, or a hub id")
+    ] = "embedded"
+    """The causal language model to train: `embedded` (it ships with the package and needs no
+    network), a Hugging Face folder, or a hub id. It is written `model` in YAML and in
+    `training(model=…)`, because RLlib uses the attribute `model` otherwise. Paper:
+    Qwen2.5-32B."""
 
     trust_remote_code: bool = False
-    """Run Python code that comes with the model. Off: such models are refused."""
+    """Run Python code that comes with the model. With `false`, a model that needs such code is
+    refused."""
 
-    max_prompt_length: int = 64
-    """Tokens; a longer prompt is left out and counted, never cut. Paper's recipe: 2048."""
+    max_prompt_length: Tokens = 64
+    """In tokens. A problem with a longer prompt is left out and counted; no prompt is cut.
+    Paper's recipe: 2048."""
 
-    max_completion_length: int = 64
-    """Tokens, L_max of Eq. 13: sampling stops here, and an answer without its EOS by then
-    is truncated. Paper: 20480 (16384 expected plus 4096 of soft punishment)."""
+    max_completion_length: Tokens = 64
+    """L_max of Eq. 13, in tokens. Sampling stops at this length, and a completion without its EOS
+    by then counts as truncated. Paper: 20480 (16384 expected plus 4096 of soft punishment)."""
 
     # -- The prompt ---------------------------------------------------------------------
 
     prompt_template: str = "plain"
-    """How a problem becomes the user's text: the name of a template (`plain`, `dapo`,
-    `boxed`) or a text of your own with `{problem}` in it."""
+    """How a problem becomes the user's text: the name of a template (`plain`, `dapo`, `boxed`),
+    or a text of your own with `{problem}` in it."""
 
     system_prompt: str | None = None
-    """A system message before the problem; chat models only."""
+    """A system message before the problem; only chat models have one."""
 
     few_shot: Sequence[dict[str, str]] = ()
-    """Worked examples before the problem: dictionaries with `problem` and `answer`."""
+    """Worked examples before the problem: a list of mappings with `problem` and `answer`."""
 
     chat: ChatMode = "auto"
-    """Whether prompts go through the tokenizer's chat template: `auto` does if it has one."""
+    """Whether prompts go through the tokenizer's chat template. `auto` uses the template if the
+    tokenizer has one."""
 
     # -- Rewards ------------------------------------------------------------------------
 
     soft_overlong_punishment: bool = True
-    """Add Eq. 13 to the reward: a penalty that grows as an answer nears the limit."""
+    """Add Eq. 13 to the reward: a penalty that grows as a completion nears the limit. Paper:
+    true."""
 
     soft_overlong_cache: int = 16
-    """Tokens, L_cache of Eq. 13: the penalty grows from 0 to -1 over the last so many
-    tokens before `max_completion_length`. Paper: 4096."""
+    """L_cache of Eq. 13, in tokens: the penalty grows from 0 to -1 over this many tokens before
+    `max_completion_length`. Paper: 4096."""
 
     overlong_filtering: bool = False
-    """Take truncated answers out of the loss, numerator and denominator alike (Section
-    3.4). They still count in their group's mean and standard deviation. Paper: used alone
-    as an ablation; its final recipe uses the soft punishment instead."""
+    """Take truncated completions out of the loss, numerator and denominator alike (Section 3.4).
+    They still count in their group's mean and standard deviation. Paper: used alone as an
+    ablation; its final recipe uses the soft punishment instead."""
 
-    format_reward: float = 0.0
-    """Weight of a component that is 1 for an answer that ended by itself and in which the
-    environment found a final answer, else 0. Paper: none."""
+    format_reward: Annotated[
+        float,
+        Ge(-LARGEST_WEIGHT),
+        Le(LARGEST_WEIGHT),
+        Remedy(f"use a finite number up to ±{LARGEST_WEIGHT:g}, such as 0.5"),
+    ] = 0.0
+    """The weight of a component of the reward that is 1 for a completion that ended by itself and
+    in which the environment found a final answer, and 0 otherwise. Paper: none."""
 
     reward_functions: Sequence[dict[str, Any]] = ()
-    """Functions of your own to add to the reward: dictionaries with `function` (an import
-    path, `package.module:name`), `weight` (1 unless given; 0 only logs) and `name`. See
-    docs/rewards.md."""
+    """Functions of your own that add to the reward: a list of mappings with `function` (an import
+    path, `package.module:name`), `weight` (1 unless given; with 0 the value is only logged) and
+    `name`. See docs/rewards.md."""
 
     reward_failure: RewardFailure = "drop_group"
-    """When a reward function raises, takes too long or gives no number: `error` stops,
-    `drop_group` drops the group and counts, `zero` puts 0 for the missing value and counts."""
+    """What happens when a reward function raises, takes too long or gives no number. `error`
+    stops the run. `drop_group` drops the group and counts it. `zero` puts 0 for the missing value
+    and counts it."""
 
-    reward_timeout_s: float = 60.0
-    """Seconds that one reward function may take for the answers to one problem."""
+    reward_timeout_s: Annotated[
+        float, Gt(0), FINITE, Remedy("use a finite number of seconds above 0")
+    ] = 60.0
+    """In seconds: how long one reward function may take for the completions of one problem."""
 
     # -- Evaluation and display -----------------------------------------------------------
 
-    evaluation_samples: int = 4
-    """Answers per held-out problem, k of avg@k and pass@k. Paper: 32."""
+    evaluation_samples: Count = 4
+    """The number of completions per held-out problem, k of avg@k and pass@k. Paper: 32."""
 
-    evaluation_temperature: float = 1.0
-    """Sampling temperature in evaluation; 0 is greedy. Paper: 1.0."""
+    evaluation_temperature: Annotated[float, Ge(0), Remedy("use 0 (greedy) or more")] = 1.0
+    """The sampling temperature in evaluation; 0 is greedy. Paper: 1.0."""
 
-    evaluation_top_p: float = 1.0
+    evaluation_top_p: Annotated[float, Gt(0), Le(1), Remedy("use a number above 0, up to 1")] = 1.0
     """Nucleus sampling in evaluation. Paper: 0.7."""
 
     evaluate_before_training: bool = True
-    """Evaluate the untrained model first (when `evaluation_interval` is set), so that the
-    curve has a beginning; reported with the first iteration as `initial_evaluation`."""
+    """Evaluate the untrained model first (when `evaluation_interval` is set), so that the curve
+    has a beginning. The first iteration reports the result as `initial_evaluation`."""
 
     progress: ProgressMode = "auto"
-    """Show progress while an iteration samples: `auto` does so in a terminal and under
-    `rllib train`; `on` always draws a bar; `off` never."""
+    """Show the progress of sampling within an iteration. `auto` shows it in a terminal and under
+    `rllib train`, `on` always draws a bar, and `off` shows nothing."""
 
     wait_for_resources: bool = False
-    """Start although the cluster lacks the CPUs or GPUs asked for now (clusters that grow
-    by themselves). Off: that is refused, since such a run would wait for ever."""
-
-
-SETTING_CLASSES = (DAPOSettings, RolloutSettings, LearnerSettings)
-"""Where settings are defined, in the order in which they are listed."""
-
-
-def setting_names() -> tuple[str, ...]:
-    """The names of all settings, in the order of `SETTING_CLASSES` and their definition."""
-    return tuple(name for kind in SETTING_CLASSES for name in kind.__annotations__)
-
-
-def setting_types() -> dict[str, Any]:
-    """The annotated type of each setting."""
-    return get_type_hints(DAPOSettings)
+    """Start although the cluster has fewer CPUs or GPUs than the run needs, for clusters that
+    grow on demand. With `false`, such a run is refused, since it would wait for ever."""

@@ -119,28 +119,31 @@ def test_counters_of_the_whole_run_count_on(build):
 def test_with_colocate_engines_sleep_while_the_learner_trains(build, monkeypatch):
     """No engine here can really sleep: that takes a GPU."""
     algorithm = build()
-    order: list[str] = []
-    for owner, name in (
-        (algorithm._rollouts, "next_batch"),
-        (algorithm._rollouts, "settle"),
-        (algorithm._weights, "sleep"),
-        (algorithm.learner_group, "update"),
-        (algorithm._weights, "send"),
-    ):
-        call = getattr(owner, name) if name != "sleep" else lambda runners: None
-
-        def noted(*args: Any, _call: Any = call, _name: str = name, **kwargs: Any) -> Any:
-            order.append(_name)
-            return _call(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, noted)
-    algorithm.train()
-    assert order == ["next_batch", "update", "settle", "send"]
-    order.clear()
     algorithm.config = algorithm.config.copy(copy_frozen=False)
-    algorithm.config.colocate = True
-    algorithm.train()
-    assert order == ["next_batch", "settle", "sleep", "update", "settle", "send"]
+    asleep: list[bool] = [False]
+    while_training: list[bool] = []
+    update, send = algorithm.learner_group.update, algorithm._weights.send
+
+    def sleep(runners: Any) -> None:
+        assert algorithm._pool.in_flight == 0  # it would go on under the new weights
+        asleep[0] = True
+
+    def noted_update(**kwargs: Any) -> Any:
+        while_training.append(asleep[0])
+        return update(**kwargs)
+
+    def waking_send(runners: Any) -> Any:
+        asleep[0] = False
+        return send(runners)
+
+    monkeypatch.setattr(algorithm._weights, "sleep", sleep)
+    monkeypatch.setattr(algorithm._weights, "send", waking_send)
+    monkeypatch.setattr(algorithm.learner_group, "update", noted_update)
+    for colocate in (False, True):
+        algorithm.config.colocate = colocate
+        algorithm.train()
+        assert while_training[-1] is colocate
+        assert asleep == [False]
 
 
 def test_engines_get_weights_by_weight_sync_only(build, monkeypatch, tmp_path):
@@ -231,7 +234,7 @@ def test_no_problem_is_lost_whatever_happens_to_unfinished_ones(build, problems,
         dropped += result["groups_sampled"] * result["groups_all_correct_share"]
         position = result["problem_stream_position"]
     state = algorithm._rollouts.get_state()
-    assert trained + dropped + len(state["leftovers"]) + len(state["again"]) == position
+    assert trained + dropped + len(state["buffer"]) + len(state["again"]) == position
     if mode != "abort":  # there a problem may be begun twice
         assert max(Counter(asked(algorithm)).values()) == 1
 
@@ -317,9 +320,9 @@ def test_a_restored_run_goes_on_as_the_uninterrupted_one(build, problems, tmp_pa
     path = first.save_to_path(tmp_path / "checkpoint")
     second.restore_from_path(path)
     assert (weights(second) == weights(first)).all()
-    carried = [group.ref for group in first._rollouts.get_state()["leftovers"]]
+    carried = [group.ref for group in first._rollouts.get_state()["buffer"]]
     assert carried
-    assert [group.ref for group in second._rollouts.get_state()["leftovers"]] == carried
+    assert [group.ref for group in second._rollouts.get_state()["buffer"]] == carried
     assert engine(second).weights_version == 3
 
     expected = [whole.train() for _ in range(5)]
@@ -375,11 +378,11 @@ def test_a_state_handed_over_goes_on_as_the_run_it_is_from(build):
     first, second = build(easy), build(easy)
     for _ in range(3):
         first.train()
-    assert first._rollouts.get_state()["leftovers"]
+    assert first._rollouts.get_state()["buffer"]
     second.set_state(first.get_state())
     assert second._pool.weights_version == engine(second).weights_version == 3
     a, b = first.train(), second.train()
     assert (weights(first) == weights(second)).all()
     assert rollout(a)["groups_from_buffer"] == rollout(b)["groups_from_buffer"] > 0
-    left = [[g.ref for g in x._rollouts.get_state()["leftovers"]] for x in (first, second)]
+    left = [[g.ref for g in x._rollouts.get_state()["buffer"]] for x in (first, second)]
     assert left[0] == left[1]

@@ -54,17 +54,16 @@ def build(model: Path, folder: Path, runners: int, **more: Any) -> Any:
 def record_batches(algorithm: Any) -> list[Any]:
     """A list that gets each batch the algorithm trains on: positions, answers, scores."""
     batches: list[Any] = []
-    next_batch = algorithm._rollouts.next_batch
+    run_learners = algorithm._run_learners
 
-    def recorded(show: Any) -> Any:
-        groups = next_batch(show)
+    def recorded(groups: Any) -> Any:
         batches.append([
             (g.ref.position, [(c.token_ids.tolist(), c.score) for c in g.completions])
             for g in groups
         ])  # fmt: skip
-        return groups
+        return run_learners(groups)
 
-    algorithm._rollouts.next_batch = recorded
+    algorithm._run_learners = recorded
     return batches
 
 

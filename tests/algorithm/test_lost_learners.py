@@ -62,7 +62,8 @@ def test_a_learner_that_waits_for_a_dead_one_is_not_waited_for(pair):
 def test_tune_restarts_a_run_whose_learner_died_from_its_last_checkpoint(
     ray_session, tiny_model, tmp_path
 ):
-    from rllib_dapo.cli.run import Experiment, to_tuner
+    from rllib_dapo.cli.experiment_file import Experiment
+    from rllib_dapo.cli.tuner import to_tuner
 
     done = tmp_path / "killed"
 

@@ -48,12 +48,9 @@ def in_store() -> float:
 
 
 def in_hand(algorithm: Any) -> int:
-    """Everything that pool and rollouts keep a list or table of."""
-    kept = 0
-    for part in (algorithm._pool, algorithm._rollouts, algorithm._rollouts._leftovers):
-        values = vars(part).values()
-        kept += sum(len(v) for v in values if hasattr(v, "__len__") and not isinstance(v, str))
-    return kept
+    """Problems and groups that pool and rollouts keep."""
+    state = algorithm._rollouts.get_state()
+    return len(state["buffer"]) + len(state["again"]) + algorithm._pool.in_flight
 
 
 @pytest.mark.parametrize("runners", [0, 1])

@@ -41,17 +41,16 @@ def play(num_env_runners: int) -> dict[str, Any]:
     algorithm = config.update_from_dict(SETTINGS).build_algo()
     try:
         batches, weights = [], []
-        next_batch = algorithm._rollouts.next_batch
+        run_learners = algorithm._run_learners
 
-        def recorded(show: Any) -> Any:
-            groups = next_batch(show)
+        def recorded(groups: Any) -> Any:
             batches.append([
                 (g.ref.position, [c.token_ids.tolist() for c in g.completions])
                 for g in groups
             ])  # fmt: skip
-            return groups
+            return run_learners(groups)
 
-        algorithm._rollouts.next_batch = recorded
+        algorithm._run_learners = recorded
         for _ in range(2):
             algorithm.train()
             weights.append(parameters(algorithm.learner_group._learner).numpy().copy())

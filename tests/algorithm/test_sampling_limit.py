@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sampling_loops import BROKEN, ENDLESS, MIXED, RIGHT, WRONG, ask, graded, positions, sample
 from strategies import examples, make_group
 
-from rllib_dapo.errors import SamplingError, SettingError
+from rllib_dapo.errors import SamplingError
 from rllib_dapo.rollout.demand import KeepRate
 from rllib_dapo.rollout.dynamic_sampling import DynamicSampler
 
@@ -88,7 +88,7 @@ def test_at_the_limit_what_is_in_flight_is_waited_for():
     sampler = DynamicSampler(2, max_problems=2, at_limit="train_on_partial")
     ask(sampler)
     sampler.add(make_group(0, WRONG))
-    assert sampler.demand() == 0
+    assert sampler.demand == 0
     assert not sampler.done
     sampler.add(make_group(1, MIXED))
     assert sampler.done
@@ -114,17 +114,3 @@ def test_a_reward_that_is_constant_for_ever_ends_with_an_empty_batch(scores, at_
     assert len(sample(sampler, lambda _: scores)) == 8
     assert sampler.result() == ((), ())
     assert sampler.observed == (0, 8)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "setting"),
-    [
-        ({"wanted": 0, "max_problems": 1}, "groups_per_batch"),
-        ({"wanted": 2, "max_problems": 1}, "max_sampling_rounds"),
-        ({"wanted": 1, "max_problems": 1, "at_limit": "retry"}, "at_sampling_limit"),
-    ],
-)
-def test_a_sampler_that_cannot_fill_a_batch_is_refused(arguments, setting):
-    with pytest.raises(SettingError, match=setting) as caught:
-        DynamicSampler(**arguments)
-    assert caught.value.setting == setting

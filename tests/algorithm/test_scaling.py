@@ -124,9 +124,9 @@ def test_no_problem_is_lost_or_counted_twice_whatever_becomes_of_unfinished_ones
     assert set(trained.values()) == {1}
     assert trained.total() == 4 * GROUPS
     asked = rollouts._problems.position
-    open_refs = {ref.position for ref in (*rollouts._again, *rollouts._in_flight)}
-    assert set(seen) | open_refs == set(range(asked))
-    assert not set(seen) & open_refs
+    in_flight = {ref.position for ref in rollouts.get_state()["again"]}
+    assert set(seen) | in_flight == set(range(asked))
+    assert not set(seen) & in_flight
 
 
 def test_partial_rollouts_finish_batches_sooner_when_answers_are_uneven():

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 
 from rllib_dapo.cli import examples
 from rllib_dapo.cli import main as cli
-from rllib_dapo.cli.run import Experiment, RunOptions
+from rllib_dapo.cli.experiment_file import Experiment
+from rllib_dapo.cli.flags import RunOptions
 from rllib_dapo.errors import DataError, SettingError
 
 
@@ -83,7 +84,18 @@ def test_train_file_hands_every_flag_on(runs: Runs, file: str) -> None:
     }
     assert (one.num_samples, one.storage_path, one.scheduler) == (1, "/out", "pbt")
     assert one.scheduler_config == {"time_attr": "t"}
-    assert runs.options == RunOptions(2, True, "auto", 3, 0, 100, False, "p", "k", "n")
+    assert runs.options == RunOptions(
+        verbosity=2,
+        resume=True,
+        ray_address="auto",
+        ray_num_cpus=3,
+        ray_num_gpus=0,
+        ray_object_store_memory=100,
+        check_cluster=False,
+        wandb_project="p",
+        wandb_key="k",
+        wandb_run_name="n",
+    )
 
 
 @pytest.mark.parametrize("option", ["--run", "--algo"])

@@ -11,15 +11,11 @@ import pytest
 from fake_algorithm import FakeAlgorithm, read
 
 from rllib_dapo.cli import run as experiment
-from rllib_dapo.cli.run import (
-    Experiment,
-    RunOptions,
-    check_resources,
-    failures,
-    results_path,
-    run_experiments,
-    to_tuner,
-)
+from rllib_dapo.cli.check import check_resources
+from rllib_dapo.cli.experiment_file import Experiment
+from rllib_dapo.cli.flags import RunOptions
+from rllib_dapo.cli.run import failed_trials, run_experiments
+from rllib_dapo.cli.tuner import results_path, to_tuner
 from rllib_dapo.errors import ExperimentFileError, SettingError
 
 
@@ -196,7 +192,7 @@ class WrappedError(Exception):
 )
 def test_failures_show_the_cause(error: Exception, message: str) -> None:
     grid: Any = [result(), result(error=error)]
-    [failure] = failures(grid)
+    [failure] = failed_trials(grid)
     assert (failure.trial, failure.message) == ("trial_1", message)
     assert failure.log == "/r/a/trial_1/error.txt"
 

@@ -11,8 +11,8 @@ from fake_algorithm import FakeAlgorithm, read
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rllib_dapo.cli.check import algorithm_class
-from rllib_dapo.cli.run import load_experiments, parse_experiments, validate
+from rllib_dapo.cli.check import algorithm_class, validate
+from rllib_dapo.cli.experiment_file import load_experiments, parse_experiments
 from rllib_dapo.cli.yaml_lines import parse
 from rllib_dapo.errors import ExperimentFileError
 

@@ -8,8 +8,8 @@ import pytest
 from fake_algorithm import FakeAlgorithm, read
 
 from rllib_dapo.cli import search_space
+from rllib_dapo.cli.check import validate
 from rllib_dapo.cli.flags import Flags, from_command_line, with_flags
-from rllib_dapo.cli.run import validate
 from rllib_dapo.errors import ExperimentFileError
 
 

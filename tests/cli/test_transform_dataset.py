@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rllib_dapo.cli.main import app
-from rllib_dapo.cli.transform.dataset import Outcome, transform_dataset
-from rllib_dapo.cli.transform.journal import Journal
+from rllib_dapo.cli.transform.dataset import transform_dataset
+from rllib_dapo.cli.transform.journal import Journal, TransformReport
 from rllib_dapo.cli.transform.source_rows import Source
-from rllib_dapo.data.problems import load_problems
+from rllib_dapo.data.load import load_problems
 from rllib_dapo.errors import DataError, SettingError
 
 FORMS = [r"11-2\sqrt{6}", "7", r"\frac{2}{4}", "(3,-4)", r"\text{Yes}"]
@@ -45,7 +46,17 @@ def data(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "in.jsonl", rows(50))
 
 
-def run(data: Path, out: Path, **options: Any) -> Outcome:
+def journal_of(out: Path) -> Path:
+    return out.with_name(out.name + ".journal.jsonl")
+
+
+def settled(out: Path) -> int:
+    """How many rows of the input are settled; the first line says what is transformed."""
+    journal = journal_of(out)
+    return max(journal.read_bytes().count(b"\n") - 1, 0) if journal.exists() else 0
+
+
+def run(data: Path, out: Path, **options: Any) -> TransformReport:
     return transform_dataset(Source(str(data)), out, batch_size=8, **options)
 
 
@@ -105,7 +116,8 @@ def test_parquet_and_chats(tmp_path: Path) -> None:
     assert problems[0].text.startswith(r"Find it. The original answer is in the form $\frac{m}{n}$")
     assert problems[1].problem == chat
     assert pq.read_table(tmp_path / "out.parquet").column_names[:2] == ["problem", "answer"]
-    assert not (tmp_path / "out.parquet.partial.jsonl").exists()
+    left = {path.name for path in tmp_path.glob("out.*")}
+    assert left == {"out.parquet", "out.rejected.jsonl", "out.parquet.journal.jsonl"}
 
 
 def test_texts_and_chats_in_one_parquet_file(tmp_path: Path) -> None:
@@ -163,10 +175,10 @@ def test_a_stopped_run_goes_on(data: Path, tmp_path: Path, name: str) -> None:
     for batches in (2, 0, 3):
         with pytest.raises(StoppedError):
             run(data, out, progress=stopping_after(batches))
+        assert not out.exists()  # it is there when it is whole
         # What a killed process may have written after its last settled batch.
-        torn = out if name.endswith("jsonl") else tmp_path / "out.parquet.partial.jsonl"
-        with torn.open("a") as file:
-            file.write('{"problem": "torn')
+        with journal_of(out).open("a") as file:
+            file.write('["rule/root_sum", {"problem": "torn')
     outcome = run(data, out)
     assert outcome.counts == expected.counts
     assert outcome.rows_before == 40
@@ -191,11 +203,12 @@ def test_a_killed_process_goes_on(data: Path, tmp_path: Path) -> None:
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(data), str(out)])
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (out.exists() and out.stat().st_size):
+    while time.monotonic() < deadline and not settled(out):
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    run(data, out)
+    before = settled(out)
+    assert run(data, out).rows_before == before
     run(data, tmp_path / "whole.jsonl")
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
 
@@ -225,19 +238,38 @@ def test_files_that_are_not_ours_are_left_alone(data: Path, tmp_path: Path) -> N
     with pytest.raises(SettingError, match=r"ends in \.jsonl, \.parquet"):
         run(data, tmp_path / "out.txt")
     assert out.read_text() == "precious\n"
-    (tmp_path / "out.jsonl.state.json").write_text("{")
-    with pytest.raises(SettingError, match="cannot be read"):
-        run(data, out)
+    for broken in ("{\n", "[]\n", "{}\n", '{"version": 0, "identity": {}}\n'):
+        journal_of(out).write_text(broken)
+        with pytest.raises(SettingError, match="cannot be read"):
+            run(data, out)
+    assert out.read_text() == "precious\n"
+
+
+def test_rows_that_the_journal_lost_are_done_again(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with pytest.raises(StoppedError):
+        run(data, out, progress=stopping_after(3))
+    lines = journal_of(out).read_text().splitlines(keepends=True)
+    journal_of(out).write_text("".join(lines[:10]))
+    assert run(data, out).rows_before == 9
+    run(data, tmp_path / "whole.jsonl")
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+def test_a_new_run_replaces_the_output_only_when_it_is_finished(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    run(data, out)
+    whole = out.read_bytes()
+    with pytest.raises(StoppedError):
+        run(data, out, restart=True, progress=stopping_after(3))
+    assert out.read_bytes() == whole
+    assert run(data, out).rows_before == 24
+    assert out.read_bytes() == whole
 
 
 def test_what_was_written_must_still_be_there(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    with pytest.raises(StoppedError):
-        run(data, out, progress=stopping_after(3))
-    out.write_text("")
-    with pytest.raises(SettingError, match="shorter than"):
-        run(data, out)
-    run(data, out, restart=True)
+    run(data, out)
     out.unlink()
     with pytest.raises(SettingError, match="the file is gone"):
         run(data, out)
@@ -245,7 +277,7 @@ def test_what_was_written_must_still_be_there(data: Path, tmp_path: Path) -> Non
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     with (
-        Journal(tmp_path / "out.jsonl", {}),
+        closing(Journal(tmp_path / "out.jsonl", {})),
         pytest.raises(SettingError, match="another process is writing"),
     ):
         Journal(tmp_path / "out.jsonl", {})

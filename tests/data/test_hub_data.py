@@ -11,8 +11,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from rllib_dapo.data.hub_data import INSTALL
-from rllib_dapo.data.locations import is_hub_id
-from rllib_dapo.data.problems import load_problems
+from rllib_dapo.data.load import is_hub_id, load_problems
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import DataError, SettingError
 
@@ -223,7 +222,7 @@ def test_local_files_do_not_import_the_library(tmp_path: Path) -> None:
 
     (tmp_path / "p.jsonl").write_text('{"problem": "1", "answer": 2}\n')
     code = (
-        "import sys; from rllib_dapo.data.problems import load_problems;"
+        "import sys; from rllib_dapo.data.load import load_problems;"
         f"load_problems({str(tmp_path / 'p.jsonl')!r}); sys.exit('datasets' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

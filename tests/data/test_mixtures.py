@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from data_files import write_rows
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
@@ -170,9 +171,9 @@ def test_the_first_problems_are_of_every_source() -> None:
 def folder(tmp_path: Path) -> Path:
     for name, count in (("easy", 4), ("hard", 6)):
         rows = [{"problem": f"{name} {i}", "answer": i} for i in range(count)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+        write_rows(tmp_path / f"{name}.jsonl", rows)
     other = [{"q": "half?", "a": "1/2"}, {"q": "half?", "a": "1/2"}, {"q": "third?", "a": "1/3"}]
-    (tmp_path / "named.jsonl").write_text("".join(json.dumps(r) + "\n" for r in other))
+    write_rows(tmp_path / "named.jsonl", other)
     return tmp_path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import logging
 import pickle
@@ -11,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from data_files import write_rows
 
-from rllib_dapo.data.problems import load_problems, problems_from_rows
+from rllib_dapo.data.load import load_problems, problems_from_rows
 from rllib_dapo.errors import DataError, SettingError
 
 CHAT = [{"role": "user", "content": "Solve it.\n\nWhat is 2+3?"}]
@@ -31,25 +29,10 @@ DAPO = {
 MATH = {"problem": "Halve 1.", "level": "1", "solution": r"It is $\boxed{\frac{1}{2}}$, done."}
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows))
-    elif path.suffix == ".csv":
-        with path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    return path
-
-
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
 def test_every_format(tmp_path: Path, suffix: str) -> None:
     rows = [{"problem": f"{i}+1, \\frac{{1}}{{2}}\nä", "answer": i + 1} for i in range(1, 4)]
-    problems = load_problems(write(tmp_path / ("p" + suffix), rows))
+    problems = load_problems(write_rows(tmp_path / ("p" + suffix), rows))
     assert len(problems) == 3
     assert [p.problem for p in problems] == [row["problem"] for row in rows]
     assert [p.answer for p in problems] == ["2", "3", "4"]
@@ -73,7 +56,7 @@ def test_every_format(tmp_path: Path, suffix: str) -> None:
 )
 def test_known_schemas(tmp_path: Path, row: dict[str, Any], problem: object, answer: str) -> None:
     for suffix in (".jsonl", ".parquet"):
-        loaded = load_problems(write(tmp_path / ("p" + suffix), [row]))[0]
+        loaded = load_problems(write_rows(tmp_path / ("p" + suffix), [row]))[0]
         assert (loaded.problem, loaded.answer) == (problem, answer)
         assert isinstance(loaded.text, str)
 
@@ -99,14 +82,16 @@ def test_values_as_parquet_and_pandas_hand_them_over(problem: Any, answer: Any) 
 
 
 def test_data_frames_and_json_texts(tmp_path: Path) -> None:
-    frame = pd.read_parquet(write(tmp_path / "p.parquet", [DAPO, DAPO]))
+    frame = pd.read_parquet(write_rows(tmp_path / "p.parquet", [DAPO, DAPO]))
     assert problems_from_rows(frame.to_dict("records"))[1].problem == CHAT
     row = {"prompt": json.dumps(CHAT), "reward_model": json.dumps(DAPO["reward_model"])}
-    assert load_problems(write(tmp_path / "p.csv", [row]))[0].answer == "5"
+    assert load_problems(write_rows(tmp_path / "p.csv", [row]))[0].answer == "5"
 
 
 def test_keys_chosen_by_hand(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", [{"q": "2+3", "meta": {"a": {"final": 5}}, "answer": "6"}])
+    path = write_rows(
+        tmp_path / "p.jsonl", [{"q": "2+3", "meta": {"a": {"final": 5}}, "answer": "6"}]
+    )
     problems = load_problems(path, problem_key="q", answer_key="meta.a.final")
     assert (problems[0].problem, problems[0].answer) == ("2+3", "5")
 
@@ -142,7 +127,7 @@ GOOD = {"problem": "1+1", "answer": "2"}
     ],
 )
 def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], fragments: list[str]) -> None:
-    path = write(tmp_path / "p.jsonl", [GOOD, GOOD, row])
+    path = write_rows(tmp_path / "p.jsonl", [GOOD, GOOD, row])
     with pytest.raises(DataError) as caught:
         load_problems(path)
     for fragment in [f"{path}, row 3", *fragments]:
@@ -150,14 +135,14 @@ def test_bad_rows_are_named(tmp_path: Path, row: dict[str, Any], fragments: list
 
 
 def test_a_solution_without_a_box_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", [{"problem": "1", "solution": "It is surely two."}])
+    path = write_rows(tmp_path / "p.jsonl", [{"problem": "1", "solution": "It is surely two."}])
     with pytest.raises(DataError, match=r"row 1, column 'solution': found no \\boxed"):
         load_problems(path)
 
 
 def test_missing_columns_list_those_present(tmp_path: Path) -> None:
     for suffix in (".jsonl", ".json", ".csv", ".parquet"):
-        path = write(tmp_path / ("p" + suffix), [{"problm": "1", "answer": "2"}])
+        path = write_rows(tmp_path / ("p" + suffix), [{"problm": "1", "answer": "2"}])
         with pytest.raises(DataError, match=r"'problm', 'answer'; the nearest is 'problm'"):
             load_problems(path)
         with pytest.raises(DataError, match=r"no column 'x' \(from problem_key\)"):
@@ -187,7 +172,7 @@ def test_rows_that_are_no_objects(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv"])
 def test_not_utf8_names_the_row(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path / ("p" + suffix), [GOOD, {"problem": "#", "answer": "2"}])
+    path = write_rows(tmp_path / ("p" + suffix), [GOOD, {"problem": "#", "answer": "2"}])
     path.write_bytes(path.read_bytes().replace(b"#", b"\xe4"))
     with pytest.raises(DataError, match=r"row 2: not UTF-8 \(byte 0xe4"):
         load_problems(path)
@@ -195,7 +180,7 @@ def test_not_utf8_names_the_row(tmp_path: Path, suffix: str) -> None:
 
 def test_a_byte_order_mark_is_no_part_of_a_column(tmp_path: Path) -> None:
     for suffix in (".jsonl", ".json", ".csv"):
-        path = write(tmp_path / ("p" + suffix), [GOOD])
+        path = write_rows(tmp_path / ("p" + suffix), [GOOD])
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
         assert load_problems(path)[0].problem == "1+1"
 
@@ -214,7 +199,7 @@ def test_malformed_csv_and_parquet(tmp_path: Path) -> None:
 
 
 def test_missing_files_suggest_their_neighbours(tmp_path: Path) -> None:
-    write(tmp_path / "train.jsonl", [GOOD])
+    write_rows(tmp_path / "train.jsonl", [GOOD])
     with pytest.raises(DataError, match=r"nearest there: train\.jsonl"):
         load_problems(tmp_path / "trian.jsonl")
     with pytest.raises(DataError, match=r"looked in .*, nearest there: train\.jsonl"):
@@ -241,12 +226,12 @@ def test_empty_data_sets(tmp_path: Path) -> None:
 
 def test_folders_and_splits(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    write(tmp_path / "data" / "train-00000-of-00002.jsonl", [GOOD])
-    write(tmp_path / "data" / "train-00001-of-00002.jsonl", [{"problem": "2+2", "answer": 4}])
+    write_rows(tmp_path / "data" / "train-00000-of-00002.jsonl", [GOOD])
+    write_rows(tmp_path / "data" / "train-00001-of-00002.jsonl", [{"problem": "2+2", "answer": 4}])
     (tmp_path / "README.md").write_text("x")
     assert [p.answer for p in load_problems(tmp_path)] == ["2", "4"]
     assert load_problems(tmp_path)[1].source == "data/train-00001-of-00002.jsonl:1"
-    write(tmp_path / "data" / "test.csv", [{"problem": "3+3", "answer": 6}])
+    write_rows(tmp_path / "data" / "test.csv", [{"problem": "3+3", "answer": 6}])
     with pytest.raises(DataError, match=r"several splits \(test, train\)"):
         load_problems(tmp_path)
     assert [p.answer for p in load_problems(tmp_path, split="test")] == ["6"]
@@ -261,7 +246,7 @@ def test_duplicates_are_counted_and_can_be_dropped(
 ) -> None:
     rows = [{"problem": f"{i % 3}+1", "answer": i % 3 + 1} for i in range(12)]
     rows.append({"problem": "0+1", "answer": 7})
-    path = write(tmp_path / "p.jsonl", rows)
+    path = write_rows(tmp_path / "p.jsonl", rows)
     with caplog.at_level(logging.WARNING):
         problems = load_problems(path)
     assert len(caplog.records) == 1
@@ -273,26 +258,30 @@ def test_duplicates_are_counted_and_can_be_dropped(
 
 
 def test_limit(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", [GOOD, {"problem": "2", "answer": 2}, {"problem": "bad"}])
+    path = write_rows(
+        tmp_path / "p.jsonl", [GOOD, {"problem": "2", "answer": 2}, {"problem": "bad"}]
+    )
     assert len(load_problems(path, limit=2)) == 2  # what lies behind is not even read
     with pytest.raises(SettingError, match="limit=0"):
         load_problems(path, limit=0)
 
 
 def test_problem_sets_are_immutable_and_travel(tmp_path: Path) -> None:
-    problems = load_problems(write(tmp_path / "p.jsonl", [DAPO, DAPO]))
-    with pytest.raises(AttributeError, match="immutable"):
-        problems.name = "x"
+    problems = load_problems(write_rows(tmp_path / "p.jsonl", [DAPO, DAPO]))
+    with pytest.raises(AttributeError, match="cannot assign to field 'name'"):
+        problems.name = "x"  # type: ignore[misc]
     problems[0].problem[0]["content"] = "changed"  # type: ignore[index, call-overload]
     assert problems[0].problem == CHAT
     copy = pickle.loads(pickle.dumps(problems))  # noqa: S301 - our own bytes
     assert list(copy) == list(problems)
-    with pytest.raises(IndexError):
-        problems[2]
+    assert copy.name == problems.name
+    for index in (2, -3):
+        with pytest.raises(IndexError):
+            problems[index]
 
 
 def test_repeated_problems_are_held_once(tmp_path: Path) -> None:
     rows = [{"problem": f"{i} " + "x" * 2000, "answer": i} for i in range(1, 51)] * 100
-    problems = load_problems(write(tmp_path / "p.jsonl", rows))
+    problems = load_problems(write_rows(tmp_path / "p.jsonl", rows))
     assert len(problems) == 5000
     assert len(pickle.dumps(problems)) < 50 * 2100 + 5000 * 20

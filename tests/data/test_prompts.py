@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from small_tokenizers import CHAT_TEMPLATE, make_tokenizer
 
+from rllib_dapo import DAPOConfig
 from rllib_dapo.data.prompts import NEEDS_ROBUST, TEMPLATES, PromptRenderer, PromptTooLong
 from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.rewards.grading.grade import grade
@@ -95,6 +96,21 @@ def test_plain_text_with_system_and_few_shot() -> None:
     chat = [{"role": "system", "content": "X"}, {"role": "user", "content": "Q"}]
     assert renderer.render(chat).text == "S\n\n1+1\nAnswer: 2\n\nQ\n"
     assert PromptRenderer(make_tokenizer()).render(chat).text == "X\n\nQ\n"
+
+
+def test_a_renderer_from_settings_has_all_of_them() -> None:
+    few_shot = [{"problem": "1+1", "answer": "2"}]
+    config = DAPOConfig().training(
+        prompt_template="{problem}=", system_prompt="7", few_shot=few_shot, max_prompt_length=14
+    )
+    renderer = PromptRenderer.from_settings(config)
+    assert not renderer.uses_chat
+    assert renderer.render("3+4").text == "7\n\n1+1=2\n\n3+4="
+    assert len(renderer.render("3+4").token_ids) == 14
+    with pytest.raises(PromptTooLong):
+        renderer.render("3+45")
+    with pytest.raises(SettingError, match="no chat template"):
+        PromptRenderer.from_settings(DAPOConfig().training(chat="always"))
 
 
 def test_braces_survive() -> None:

@@ -76,10 +76,15 @@ def test_endless_streams_of_neighbouring_seeds_do_not_overlap_by_a_shift() -> No
     assert len(set(a) & set(b)) < 5
 
 
-def test_endless_positions_past_the_first_lap_still_work() -> None:
+def test_endless_positions_past_the_first_lap_have_another_order() -> None:
     stream = ProblemStream(None, 5)
     stream.set_state({"position": 2**31 - 2, "seed": 5, "num_problems": None})
-    assert all(0 <= ref.index < 2**31 for ref in stream.take(4))
+    refs = stream.take(102)
+    assert [ref.position for ref in refs[:3]] == [2**31 - 2, 2**31 - 1, 2**31]
+    second = [ref.index for ref in refs[2:]]
+    first = [ref.index for ref in ProblemStream(None, 5).take(100)]
+    assert len(set(second)) == 100
+    assert len(set(first) & set(second)) < 3
 
 
 def test_reset_seeds_are_mixed() -> None:
@@ -96,7 +101,7 @@ def test_states_of_other_streams_are_refused() -> None:
         ProblemStream(None, 1).set_state(state)
     with pytest.raises(SettingError, match="seed=2, but the saved problem stream used seed=1"):
         ProblemStream(10, 2).set_state(state)
-    with pytest.raises(SettingError, match="without num_problems, position"):
+    with pytest.raises(SettingError, match="lacks num_problems, position"):
         ProblemStream(10, 1).set_state({"seed": 1})
 
 

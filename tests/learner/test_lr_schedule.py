@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
 
-from rllib_dapo.errors import SettingError
 from rllib_dapo.learner.lr_schedule import learning_rate_factor
 
 
@@ -69,19 +68,3 @@ def test_it_falls_all_the_way_to_zero_but_not_before_the_end():
     assert cosine(9, decay_steps=10) > 0.0
     assert cosine(10, decay_steps=10) == 0.0
     assert cosine(10**6, decay_steps=10) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "setting"),
-    [
-        ({"schedule": "linear"}, "lr_schedule"),
-        ({"schedule": "cosine"}, "lr_decay_iterations"),
-        ({"schedule": "cosine", "decay_steps": 5}, "lr_decay_iterations"),
-        ({"schedule": "cosine", "decay_steps": 9, "end_factor": 1.5}, "lr_end_factor"),
-        ({"schedule": "cosine", "decay_steps": 9, "end_factor": math.nan}, "lr_end_factor"),
-    ],
-)
-def test_impossible_schedules_are_refused_in_the_first_step(arguments, setting):
-    with pytest.raises(SettingError, match=f"{setting}=") as caught:
-        learning_rate_factor(0, warmup=5, **arguments)
-    assert caught.value.setting == setting

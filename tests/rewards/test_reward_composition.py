@@ -25,7 +25,7 @@ from rllib_dapo.rewards.composition import (
     keeps_format,
 )
 from rllib_dapo.rewards.functions import load_reward_functions
-from rllib_dapo.rollout.dynamic_sampling import classify
+from rllib_dapo.rollout.group_filter import classify
 from rllib_dapo.rollout.token_batch import RewardShaping, make_token_batch
 from rllib_dapo.types import Completion, Group
 

@@ -20,9 +20,9 @@ from sampling_loops import (
 )
 from strategies import examples, make_group
 
-from rllib_dapo.rollout.batch_progress import Progress
 from rllib_dapo.rollout.demand import KeepRate
 from rllib_dapo.rollout.dynamic_sampling import DynamicSampler
+from rllib_dapo.rollout.group_filter import BatchProgress
 
 # -- The search -----------------------------------------------------------------------
 
@@ -85,10 +85,10 @@ def test_what_is_asked_adapts_to_the_share_of_groups_kept():
         sampler.add(make_group(i, MIXED if i % 4 == 0 else WRONG))
     assert sampler.observed == (2, 8)
     assert sampler.rate == (2 + 2) / (2 + 8)  # as if 2 groups had been kept before
-    assert sampler.demand() == 6 / 0.4
+    assert sampler.demand == 6 / 0.4
     for i in range(8, 8 + len(ask(sampler, 8))):
         sampler.add(make_group(i, WRONG))
-    assert sampler.demand() > 6 / 0.25
+    assert sampler.demand > 6 / 0.25
 
 
 def test_more_is_asked_for_while_others_are_still_answered():
@@ -96,16 +96,16 @@ def test_more_is_asked_for_while_others_are_still_answered():
     assert len(ask(sampler)) == 4
     sampler.add(make_group(0, WRONG))
     assert asked_at(sampler.in_flight) == [1, 2, 3]
-    assert sampler.demand() > 0
+    assert sampler.demand > 0
 
 
 def test_demand_is_what_was_not_asked_yet():
     sampler = DynamicSampler(4, max_problems=ENDLESS)
-    assert sampler.demand() == sampler.demand() == 4
+    assert sampler.demand == sampler.demand == 4
     sampler.expect(problems(0, 1, 2))
-    assert sampler.demand() == 1
+    assert sampler.demand == 1
     sampler.expect(problems(2))  # known already
-    assert sampler.demand() == 1
+    assert sampler.demand == 1
 
 
 def test_the_first_request_uses_the_earlier_batches_share():
@@ -123,7 +123,7 @@ def test_a_margin_asks_for_more():
     estimate = KeepRate(8)
     estimate.learn(100, 200)
     demands = [
-        DynamicSampler(8, max_problems=ENDLESS, keep_rate=estimate, margin=margin).demand()
+        DynamicSampler(8, max_problems=ENDLESS, keep_rate=estimate, margin=margin).demand
         for margin in (0.0, 1.0, 2.0)
     ]
     assert demands[0] < demands[1] < demands[2]
@@ -153,7 +153,7 @@ def test_progress_is_a_snapshot():
     sampler.add(make_group(3, WRONG))
     assert before.resolved == 1
     none = dict.fromkeys(("all_correct", "equal_scores", "truncated", "ungraded", "failed"), 0)
-    assert sampler.progress == Progress(
+    assert sampler.progress == BatchProgress(
         kept=2,
         wanted=4,
         dropped={"all_wrong": 1, **none},
@@ -212,14 +212,14 @@ def test_enough_carried_groups_need_no_problem():
     sampler = DynamicSampler(1, max_problems=ENDLESS)
     sampler.carry_over([make_group(6, MIXED), make_group(5, MIXED)])
     assert sampler.done
-    assert sampler.demand() == 0
+    assert sampler.demand == 0
     assert [positions(part) for part in sampler.result()] == [[5], [6]]
 
 
 def test_problems_still_in_flight_from_before_are_waited_for_and_not_held_against_the_limit():
     sampler = DynamicSampler(2, max_problems=2, at_limit="skip")
     sampler.expect(problems(3, 4), earlier=True)
-    assert sampler.demand() == 0
+    assert sampler.demand == 0
     sampler.add(make_group(4, WRONG))
     sampler.add(make_group(3, WRONG))
     assert ask(sampler, 5) == [5, 6]

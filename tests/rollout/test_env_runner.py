@@ -17,8 +17,8 @@ from scripted_engine import ScriptedEngine, mixed
 from rllib_dapo.envs.arithmetic import ArithmeticEnv, sum_at
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import EngineError
-from rllib_dapo.rollout.dynamic_sampling import classify
 from rllib_dapo.rollout.engine.base import Sampling
+from rllib_dapo.rollout.group_filter import classify
 from rllib_dapo.types import Group, ProblemRef
 
 pytestmark = pytest.mark.timeout(180)

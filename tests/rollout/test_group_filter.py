@@ -15,7 +15,7 @@ from strategies import examples, make_group, rewards
 
 from rllib_dapo.losses.advantages import group_advantages
 from rllib_dapo.rewards.length import soft_overlong_punishment
-from rllib_dapo.rollout.group_filter import REMEDIES, Verdict, classify
+from rllib_dapo.rollout.group_filter import REMEDIES, GroupVerdict, classify
 
 RIGHT, WRONG, MIXED = [1.0, 1.0], [-1.0, -1.0], [1.0, -1.0]
 
@@ -106,4 +106,4 @@ def test_one_answer_that_ended_by_itself_makes_a_group_wrong_instead_of_truncate
 
 
 def test_every_reason_to_drop_a_group_has_a_remedy():
-    assert set(REMEDIES) == set(get_args(Verdict)) - {"kept"}
+    assert set(REMEDIES) == set(get_args(GroupVerdict)) - {"kept"}

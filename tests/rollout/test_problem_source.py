@@ -12,10 +12,11 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from data_files import write_rows
 from small_tokenizers import CHAT_TEMPLATE, make_tokenizer
 
+from rllib_dapo.data.load import problems_from_rows
 from rllib_dapo.data.overlap import find_overlap
-from rllib_dapo.data.problems import problems_from_rows
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import SettingError
@@ -30,10 +31,10 @@ def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Any:
     """One token per character: prompts are as long as their text, plus BOS and newline."""
     made = make_tokenizer()
     monkeypatch.setattr(
-        problem_source,
-        "make_renderer",
-        lambda config: PromptRenderer(
-            made, template="plain", max_prompt_length=config.max_prompt_length
+        PromptRenderer,
+        "from_settings",
+        lambda settings: PromptRenderer(
+            made, template="plain", max_prompt_length=settings.max_prompt_length
         ),
     )
     return made
@@ -41,8 +42,7 @@ def tokenizer(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def write(path: Path, texts: list[Any]) -> str:
     rows = [{"problem": text, "answer": i} for i, text in enumerate(texts)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+    return str(write_rows(path, rows))
 
 
 def config(

@@ -11,7 +11,7 @@ import pytest
 from sampling_loops import problems
 from strategies import make_group
 
-from rllib_dapo.cli import progress_line
+from rllib_dapo.cli import console
 from rllib_dapo.rollout.dynamic_sampling import DynamicSampler
 from rllib_dapo.rollout.group_filter import REMEDIES
 from rllib_dapo.rollout.progress import FILE_NAME, RolloutProgress, describe
@@ -28,7 +28,7 @@ def sampler_with(*scores: tuple[float, float], in_flight: int = 0) -> DynamicSam
 
 def test_it_says_what_is_in_flight_and_what_was_dropped_and_why() -> None:
     sampler = sampler_with((1, -1), (1, 1), (-1, -1), (1, 1), in_flight=21)
-    expected = "21 in flight, dropped 3 (1 all wrong, 2 all right)"
+    expected = "21 in flight, dropped 3 (1 all wrong, 2 all correct)"
     assert describe(sampler.progress) == expected
     assert describe(sampler_with((1, -1)).progress) == "0 in flight"
 
@@ -45,7 +45,7 @@ def test_a_trial_leaves_its_progress_in_its_folder(tmp_path: Path) -> None:
         progress.update(sampler.progress)
         text = (tmp_path / FILE_NAME).read_text(encoding="utf-8")
         assert text.startswith(
-            "iteration 7: 1 of 2 groups kept, 3 in flight, dropped 1 (1 all right)"
+            "iteration 7: 1 of 2 groups kept, 3 in flight, dropped 1 (1 all correct)"
         )
     assert "updating the model" in (tmp_path / FILE_NAME).read_text(encoding="utf-8")
 
@@ -73,8 +73,8 @@ def test_slow_iterations_are_reported_in_a_log(
 ) -> None:
     (tmp_path / FILE_NAME).write_text("iteration 7: 1 of 2 groups kept\n", encoding="utf-8")
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(progress_line.time, "monotonic", lambda: clock.now)
-    line = progress_line.StatusLine()
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock.now)
+    line = console.StatusLine()
     line.show([trial(tmp_path)])
     assert capsys.readouterr().out == ""  # not at once: quick iterations stay one line each
     clock.now += 60.0
@@ -85,6 +85,6 @@ def test_slow_iterations_are_reported_in_a_log(
 def test_a_trial_without_progress_shows_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    line = progress_line.StatusLine()
+    line = console.StatusLine()
     line.show([trial(tmp_path), SimpleNamespace(status="RUNNING")])
     assert capsys.readouterr().out == ""

@@ -136,7 +136,7 @@ def test_groups_that_arrive_after_the_batch_is_full_are_counted_and_left_over(or
     sampler.add(make_group(0, MIXED))
     assert [positions(part) for part in sampler.result()] == [[0], []]
     assert sampler.done
-    assert sampler.demand() == 0
+    assert sampler.demand == 0
     assert sampler.add(make_group(1, WRONG)) == "all_wrong"
     assert sampler.add(make_group(2, MIXED)) == "kept"
     assert [positions(part) for part in sampler.result()] == [[0], [2]]

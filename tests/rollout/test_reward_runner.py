@@ -13,8 +13,8 @@ from hostile_rewards import entries
 from scripted_engine import mixed, right, scripted_runner
 
 from rllib_dapo.algorithm.dapo import DAPOConfig
-from rllib_dapo.rollout.dynamic_sampling import classify
 from rllib_dapo.rollout.engine.base import Sampling
+from rllib_dapo.rollout.group_filter import classify
 from rllib_dapo.rollout.sampling_job import SamplingJob
 from rllib_dapo.types import Group, ProblemRef
 

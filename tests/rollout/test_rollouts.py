@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -27,11 +28,12 @@ pytestmark = pytest.mark.timeout(60)
 MODES = ["finish", "abort", "continue"]
 
 
+@dataclass(kw_only=True)
 class Settings(DAPOSettings):
     """Batches of four groups of two."""
 
-    group_size = 2
-    groups_per_batch = 4
+    group_size: int = 2
+    groups_per_batch: int = 4
 
 
 class Problems:
@@ -107,10 +109,10 @@ def silent(progress: Any) -> None:
 
 def settled(rollouts: Rollouts) -> RolloutBatch:
     """The next batch and all that belongs to it."""
-    groups = rollouts.next_batch(silent)
-    rollouts.settle()
-    assert rollouts.taken.groups == groups
-    return rollouts.taken
+    batch = rollouts.sample(silent)
+    finished = rollouts.finish(batch)
+    assert finished.groups == batch.groups
+    return finished
 
 
 def sample(rollouts: Rollouts, pool: Pool, batches: int) -> list[RolloutBatch]:
@@ -138,7 +140,7 @@ def test_with_finish_the_timing_changes_nothing(timing, age, kept):
         rollouts = make(pool, max_staleness=age)
         batches = sample(rollouts, pool, 5)
         rest = [(b.counts, b.expired, b.surplus, b.keep_rate) for b in batches]
-        left = [group.ref for group in rollouts.get_state()["leftovers"]]
+        left = [group.ref for group in rollouts.get_state()["buffer"]]
         runs.append((trained_on(batches), rest, left, rollouts.get_state()["problems"]))
     assert runs[0] == runs[1]
 
@@ -155,7 +157,7 @@ def test_every_problem_is_trained_on_dropped_expired_or_in_hand(mode, timing, ag
     dropped = sum(batch.counts.get("all_correct", 0) for batch in batches)
     expired = sum(batch.expired for batch in batches)
     state = rollouts.get_state()
-    in_hand = len(state["leftovers"]) + len(state["again"])
+    in_hand = len(state["buffer"]) + len(state["again"])
     assert len(trained) + dropped + expired + in_hand == state["problems"]
     if mode != "abort":  # there a problem may be begun twice
         assert max(Counter(pool.answered).values()) == 1
@@ -195,7 +197,7 @@ def test_what_is_in_flight_when_the_state_is_taken_is_asked_again(mode, timing, 
     dropped = sum(batch.counts.get("all_correct", 0) for batch in batches)
     end = after.get_state()
     assert len(set(trained)) == len(trained)
-    in_hand = len(end["leftovers"]) + len(end["again"])
+    in_hand = len(end["buffer"]) + len(end["again"])
     assert len(trained) + dropped + in_hand == end["problems"]
 
 
@@ -209,21 +211,7 @@ def test_a_state_that_is_taken_back_withdraws_what_is_in_flight():
     rollouts.set_state(state)
     assert pool.in_flight == 0
     assert rollouts.get_state()["problems"] == state["problems"]
-    rollouts.next_batch(silent)  # asks for the state's problems, which the pool refuses twice
-
-
-def test_a_batch_sampled_ahead_is_the_next_one_and_part_of_the_state():
-    pool = Pool()
-    rollouts = make(pool)
-    rollouts.sample_ahead(silent)
-    rollouts.settle()
-    asked = rollouts.get_state()["problems"]
-    copy = make(Pool())
-    copy.set_state(pickle.loads(pickle.dumps(rollouts.get_state())))  # noqa: S301 - our own
-    (mine,), (other,) = (trained_on([settled(r)]) for r in (rollouts, copy))
-    assert mine == other
-    assert rollouts.get_state()["problems"] == copy.get_state()["problems"] == asked
-    assert rollouts.get_state()["ahead"] is None
+    rollouts.sample(silent)  # asks for the state's problems, which the pool refuses twice
 
 
 def test_an_evaluation_gets_its_own_groups_and_keeps_the_others_for_the_next_batch():
@@ -259,9 +247,9 @@ def test_a_batch_that_cannot_be_filled_says_so_and_a_later_one_may_still_be():
     pool = Pool(kept=1)  # every group is all right
     rollouts = make(pool, max_sampling_rounds=3)
     with pytest.raises(SamplingError, match="12 all_correct"):
-        rollouts.next_batch(silent)
+        rollouts.sample(silent)
     pool._kept = 5
-    assert len(rollouts.next_batch(silent)) == 4
+    assert len(rollouts.sample(silent).groups) == 4
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -270,6 +258,5 @@ def test_nothing_piles_up_over_many_batches(mode):
     rollouts = make(pool, unfinished_groups=mode, max_staleness=1)
     for _ in range(300):
         sample(rollouts, pool, 1)
-        in_hand = len(rollouts._leftovers) + len(rollouts._early) + pool.in_flight
-        in_hand += len(rollouts._again) + len(rollouts._in_flight)
-        assert in_hand < 40
+        state = rollouts.get_state()
+        assert len(state["buffer"]) + len(state["again"]) + pool.in_flight < 40

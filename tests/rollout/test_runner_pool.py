@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -26,20 +27,22 @@ from rllib_dapo.types import Group, ProblemRef
 pytestmark = pytest.mark.timeout(20)  # a pool that waits for a dead runner waits for ever
 
 
+@dataclass(kw_only=True)
 class Settings(DAPOSettings):
     """Groups of two; patience for tests."""
 
-    group_size = 2
-    evaluation_samples = 3
-    runner_timeout_s = 0.2
-    runner_restart_timeout_s = 0.2
+    group_size: int = 2
+    evaluation_samples: int = 3
+    runner_timeout_s: float = 0.2
+    runner_restart_timeout_s: float = 0.2
 
 
+@dataclass(kw_only=True)
 class Patient(Settings):
     """For runs in which nothing hangs: a busy machine is no reason to give a runner up."""
 
-    runner_timeout_s = 60.0
-    runner_restart_timeout_s = 60.0
+    runner_timeout_s: float = 60.0
+    runner_restart_timeout_s: float = 60.0
 
 
 class Runner:
@@ -354,8 +357,9 @@ def test_a_runner_that_scores_but_makes_no_steps_is_not_taken_for_hung():
             assert reply is not None
             return RunnerReply(reply.groups, reply.unfinished, 1, 0.0, self.capacity)
 
+    @dataclass(kw_only=True)
     class Brisk(Settings):
-        runner_timeout_s = 1.0
+        runner_timeout_s: float = 1.0
 
     calls = Calls(Scorer(capacity=200))
     pool = make_pool(calls, Brisk)

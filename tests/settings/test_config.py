@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.settings import RENAMED, RunSettings, setting_names
 
 NAN = float("nan")
 
@@ -18,8 +20,18 @@ def config(**overrides: Any) -> DAPOConfig:
     return made.update_from_dict(overrides)
 
 
+def assert_possible(**overrides: Any) -> None:
+    """The settings pass all checks, and the checks leave them as they are."""
+    made = config(**overrides)
+    made.validate()
+    assert {name: getattr(made, name) for name in overrides} == overrides
+
+
 def test_the_defaults_are_possible():
-    config().validate()
+    made = config()
+    made.validate()
+    defaults = vars(RunSettings()) | {"env": "rllib_dapo/Arithmetic-v0"}
+    assert {name: getattr(made, name) for name in defaults} == defaults
 
 
 # -- Refused by validate() ----------------------------------------------------------------
@@ -87,7 +99,18 @@ def test_the_defaults_are_possible():
         ("importance_mask_above", 3.0, "set old_logprobs='learner'"),
         ("importance_mask_above", 1.0, "above 1"),
         ("importance_cap", 0.5, "use 1 or more"),
+        ("importance_cap", NAN, "use 1 or more"),
         ("lr_end_factor", 1.5, "from 0 to 1"),
+        ("lr_end_factor", NAN, "from 0 to 1"),
+        ("lr_schedule", "linear", "use one of constant, cosine"),
+        ("lora_alpha", 0.0, "above 0"),
+        ("format_reward", float("inf"), "finite number up to"),
+        ("reward_timeout_s", float("inf"), "finite number of seconds"),
+        ("evaluation_interval", -1, "null for no evaluation"),
+        ("evaluation_duration", 0, "held-out problems, 1 or more"),
+        ("evaluation_duration", "auto", "held-out problems, 1 or more"),
+        ("num_gpus_per_env_runner", -0.5, "use 0 or more"),
+        ("num_cpus_per_learner", "all", "use `auto`, or a number"),
         ("shard_model", True, "set `num_learners` to 2 or more"),
         ("lora_rank", 0, "at least 1"),
         ("dtype", "float33", "use one of"),
@@ -146,20 +169,59 @@ def test_an_impossible_setting_is_refused_with_name_value_and_remedy(name, value
         ("num_learners", "2"),
         ("seed", "x"),
         ("grad_clip", "1"),
+        ("num_cpus_per_env_runner", "2"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_refused(name, value):
     with pytest.raises(SettingError) as caught:
         config(**{name: value}).validate()
     assert caught.value.setting == name
-    assert f"{name}={value!r}" in str(caught.value)
+    assert f"{name}={value!r}: " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "remedy"),
+    [
+        ("clip_low", "0.2", "it must be a valid number; use a number between 0 and 1; the paper"),
+        ("dynamic_sampling", "yes", "use true or false"),
+        ("loss_aggregation", "token", "use one of token_mean, sequence_mean, constant, group"),
+        ("chat", True, "use one of auto, always, never; YAML reads on, off, yes and no as true"),
+        ("system_prompt", False, "it must be a valid string; YAML reads on, off, yes and no as"),
+        ("few_shot", [{"problem": 1}], "few_shot[0]['problem'] must be a valid string"),
+        ("lora_target_modules", 7, "use all-linear, or a list of module names"),
+    ],
+)
+def test_the_remedy_stands_behind_a_wrong_type_too(name, value, remedy):
+    with pytest.raises(SettingError) as caught:
+        config(**{name: value}).validate()
+    assert remedy in str(caught.value)
+
+
+@pytest.mark.parametrize(("written", "word"), [("off", "off"), ("on", "on"), ('"off"', "off")])
+def test_on_and_off_need_no_quotes_in_yaml(written, word):
+    """YAML reads them as booleans."""
+    made = config(**yaml.safe_load(f"progress: {written}"))
+    made.validate()
+    assert made.progress == word
+
+
+def test_switches_stay_booleans_where_on_and_off_are_no_words():
+    made = config(**yaml.safe_load("{dynamic_sampling: off, packing: on}"))
+    assert (made.dynamic_sampling, made.packing) == (False, True)
+
+
+def test_of_two_wrong_settings_the_one_that_the_other_depends_on_is_named():
+    with pytest.raises(SettingError, match="group_size=None"):
+        config(group_size=None, minibatch_size=None).validate()
 
 
 def test_a_cosine_must_end_after_the_warm_up():
     cosine = {"lr_schedule": "cosine", "warmup_iterations": 20}
     with pytest.raises(SettingError, match="after warmup_iterations=20"):
         config(lr_decay_iterations=20, **cosine).validate()
-    config(lr_decay_iterations=21, **cosine).validate()
+    with pytest.raises(SettingError, match=r"lr_decay_iterations=None: .*lr_schedule='cosine'"):
+        config(**cosine).validate()
+    assert_possible(lr_decay_iterations=21, **cosine)
 
 
 def test_adapters_on_layers_that_do_not_exist_are_refused_with_those_that_do():
@@ -170,21 +232,25 @@ def test_adapters_on_layers_that_do_not_exist_are_refused_with_those_that_do():
 
 def test_numpy_numbers_are_numbers():
     """Tune's samplers hand them over."""
-    config(clip_high=np.float64(0.3), lr=np.float64(1e-4), group_size=np.int64(16)).validate()
+    assert_possible(clip_high=np.float64(0.3), lr=np.float64(1e-4), group_size=np.int64(16))
+    with pytest.raises(SettingError, match="clip_high"):
+        config(clip_high=np.float64(-0.3)).validate()
 
 
 @pytest.mark.parametrize("cache", [0, 65])
 def test_nothing_is_asked_of_the_soft_punishment_while_it_is_off(cache):
-    config(soft_overlong_punishment=False, soft_overlong_cache=cache).validate()
+    assert_possible(soft_overlong_punishment=False, soft_overlong_cache=cache)
+    with pytest.raises(SettingError, match="soft_overlong_cache"):
+        config(soft_overlong_punishment=True, soft_overlong_cache=cache).validate()
 
 
 @pytest.mark.parametrize("cache", [1, 64])
-def test_the_soft_punishment_may_take_up_to_the_whole_answer(cache):
-    config(soft_overlong_cache=cache).validate()
+def test_the_soft_punishment_may_take_up_to_the_whole_completion(cache):
+    assert_possible(soft_overlong_cache=cache)
 
 
 def test_lengths_that_just_fit_the_context_are_possible():
-    config(max_prompt_length=64, max_completion_length=448).validate()
+    assert_possible(max_prompt_length=64, max_completion_length=448)
 
 
 def test_tf2_is_refused():
@@ -257,6 +323,19 @@ def test_training_refuses_unknown_keywords_with_the_nearest_name(key, near):
     assert caught.value.setting == key
 
 
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_an_old_name_is_refused_with_the_present_one(old, new):
+    for refused in (
+        lambda: DAPOConfig().update_from_dict({old: 1}),
+        lambda: DAPOConfig().training(**{old: 1}),
+    ):
+        with pytest.raises(SettingError, match=f"`{old}` is now called `{new}`") as caught:
+            refused()
+        assert caught.value.setting == old
+    assert new in setting_names()
+    assert old not in vars(DAPOConfig())
+
+
 def test_a_refused_update_names_keys_that_resemble_nothing_without_a_guess():
     with pytest.raises(SettingError) as caught:
         DAPOConfig().update_from_dict({"zzzzzz": 1})
@@ -285,13 +364,15 @@ def test_more_than_the_cluster_has_is_refused(monkeypatch, overrides, asked):
     with pytest.raises(SettingError, match=f"ask for {asked}, the cluster has") as caught:
         config(**overrides).validate()
     assert caught.value.setting == "num_env_runners"
-    config(**overrides, wait_for_resources=True).validate()
+    assert_possible(**overrides, wait_for_resources=True)
 
 
 def test_learners_on_gpus_need_no_cpus(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 2.0, "GPU": 2.0})
-    config(num_env_runners=2, num_learners=2, num_gpus_per_learner=1).validate()
+    assert_possible(num_env_runners=2, num_learners=2, num_gpus_per_learner=1)
+    with pytest.raises(SettingError, match="4 CPUs"):
+        config(num_env_runners=2, num_learners=2, num_cpus_per_learner=1).validate()
 
 
 @pytest.mark.parametrize(

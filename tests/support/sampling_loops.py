@@ -42,7 +42,7 @@ def graded(group: Group, *matched_by: str) -> Group:
 
 def ask(sampler: DynamicSampler, start: int = 0) -> list[int]:
     """Ask for what is wanted now; returns the positions."""
-    asked = list(range(start, start + sampler.demand()))
+    asked = list(range(start, start + sampler.demand))
     sampler.expect(problems(*asked))
     return asked
 

@@ -1,1 +1,1 @@
-"""Answers of a data set turned into integers (Section 3.5 and Appendix A of the paper)."""
+"""Turns the answers of a data set into integers (Section 3.5 and Appendix A of the paper)."""

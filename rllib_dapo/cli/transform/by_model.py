@@ -1,6 +1,6 @@
-"""Answers that no rule knows, turned into integers by a language model and checked by it.
+"""Turns answers that no rule knows into integers with a language model, and checks them.
 
-The check is independent: the model solves the extended problem without having seen the
+The check is independent: the model solves the extended problem without seeing the original
 answer, and enough of its solutions must give the integer.
 """
 
@@ -34,12 +34,12 @@ class ModelOptions:
     """How the model is asked.
 
     Attributes:
-        samples: attempts at the four steps; the first well-formed one is checked.
-        check_samples: n, solutions of the extended problem; 0 leaves the check out.
-        check_agreement: k, how many of them must give the integer.
-        temperature: of both passes; 0 is greedy.
-        top_p: nucleus mass of both.
-        max_tokens: longest output, in tokens.
+        samples: how often the model tries the four steps; the first well-formed output counts.
+        check_samples: how often the model solves the extended problem; 0 skips the check.
+        check_agreement: how many of these solutions must give the integer.
+        temperature: sampling temperature of both passes; 0 is greedy.
+        top_p: the probability mass to sample from, in both passes.
+        max_tokens: the longest output, in tokens.
     """
 
     samples: int = 2
@@ -76,11 +76,11 @@ def transform_by_model(
 
     Args:
         engine: the model.
-        pairs: problems' texts with their answers.
-        options: how it is asked.
+        pairs: the text of each problem with its answer.
+        options: how the model is asked.
 
     Returns:
-        For each pair what it became, or why it was refused.
+        For each pair the new problem and answer, or the reason why it was refused.
     """
     sampling = Sampling(options.temperature, options.top_p, options.max_tokens)
     prompts = [transformation_prompt(problem, answer) for problem, answer in pairs]
@@ -96,7 +96,11 @@ def transform_by_model(
 
 
 def read_steps(text: str, answer: str) -> Transformed:
-    """The model's output of the four steps.
+    """Read the four steps in a completion of the model.
+
+    Args:
+        text: the completion.
+        answer: the original answer, which the added question must not contain.
 
     Raises:
         RefusalError: a step is missing, there is no integer, or the answer is given away.
@@ -131,7 +135,7 @@ def _refuse_leaks(question: str, answer: str, integer: int) -> None:
 
 
 def _first(texts: Sequence[str], answer: str) -> Transformed | RefusalError:
-    """The first well-formed output, or why the last one is not."""
+    """The first well-formed completion, or the reason why the last one is refused."""
     refusal = RefusalError(NO_OUTPUT, "prompt and output exceed the model's length")
     for text in texts:
         try:

@@ -1,41 +1,47 @@
-"""`rllib transform-dataset`: its arguments, its progress and its summary."""
+"""`rllib transform-dataset`: its arguments, its progress bar and its summary."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from rllib_dapo.cli.transform.journal import TransformReport
 from rllib_dapo.errors import DataError
-
-if TYPE_CHECKING:
-    from rllib_dapo.cli.transform.dataset import Outcome
 
 _BATCH_WITHOUT_MODEL = 256
 
 
 def transform_dataset(
-    dataset: Annotated[str, typer.Argument(metavar="IN", help="File, folder or hub id.")],
-    out: Annotated[Path, typer.Argument(metavar="OUT", help=".jsonl or .parquet")],
-    problem_key: Annotated[str | None, typer.Option(help="Column of the problem.")] = None,
-    answer_key: Annotated[str | None, typer.Option(help="Column of the answer.")] = None,
-    split: Annotated[str | None, typer.Option(help="Which split of a folder.")] = None,
-    subset: Annotated[str | None, typer.Option(help="Which subset of a hub id.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first rows.")] = None,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew; overwrite.")] = False,
-    model: Annotated[str | None, typer.Option(help="For answers no rule knows.")] = None,
-    samples: Annotated[int, typer.Option(help="Attempts of the model at a row.")] = 2,
-    check_samples: Annotated[int, typer.Option(help="Independent solutions; 0: none.")] = 4,
-    check_agreement: Annotated[int, typer.Option(help="How many must agree.")] = 2,
-    temperature: Annotated[float, typer.Option(help="0: greedy.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Nucleus mass.")] = 0.95,
-    max_tokens: Annotated[int, typer.Option(help="Longest output, tokens.")] = 2048,
-    max_model_len: Annotated[int, typer.Option(help="Prompt plus output, tokens.")] = 8192,
-    dtype: Annotated[str, typer.Option(help="Of the model's weights.")] = "auto",
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows asked of the model at once.")] = 64,
-    seed: Annotated[int, typer.Option(help="Of the model's sampling.")] = 0,
+    dataset: Annotated[str, typer.Argument(metavar="IN", help="A file, a folder or a hub id.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write: .jsonl or .parquet")],
+    problem_key: Annotated[str | None, typer.Option(help="Column that holds the problem.")] = None,
+    answer_key: Annotated[str | None, typer.Option(help="Column that holds the answer.")] = None,
+    split: Annotated[str | None, typer.Option(help="Split of the data set, such as train.")] = None,
+    subset: Annotated[str | None, typer.Option(help="Subset of a data set on the hub.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Read only this many rows.")] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Begin anew and overwrite OUT.")
+    ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Language model for answers that no rule knows.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="How often the model tries a row.")] = 2,
+    check_samples: Annotated[
+        int, typer.Option(help="Independent solutions that check it; 0: none.")
+    ] = 4,
+    check_agreement: Annotated[int, typer.Option(help="How many of them must agree.")] = 2,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0: greedy.")] = 0.7,
+    top_p: Annotated[float, typer.Option(help="Probability mass to sample from.")] = 0.95,
+    max_tokens: Annotated[int, typer.Option(help="Longest output, in tokens.")] = 2048,
+    max_model_len: Annotated[
+        int, typer.Option(help="Prompt and output together, in tokens.")
+    ] = 8192,
+    dtype: Annotated[str, typer.Option(help="Number format of the model.")] = "auto",
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows that the model gets at once.")] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.")] = 0,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the model.")
     ] = False,
@@ -60,7 +66,7 @@ def transform_dataset(
         )
 
     try:
-        outcome = transformation.transform_dataset(
+        report = transformation.transform_dataset(
             Source(dataset, problem_key, answer_key, split, subset, limit),
             out,
             model=model,
@@ -71,18 +77,18 @@ def transform_dataset(
             progress=_with_bar,
         )
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command goes on where this one was.", err=True)
+        typer.echo("Stopped. The same command continues where this one stopped.", err=True)
         raise typer.Exit(130) from None
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror or error}); once it can, the same command"
-            " goes on where this one was"
+            " continues where this one stopped"
         ) from error
-    _print_summary(outcome)
+    _print_summary(report)
 
 
 def _with_bar(batches: Iterable[Any], rows: int, before: int) -> Iterator[Any]:
-    """The batches, with a bar of rows in a terminal."""
+    """Pass the batches on and show a bar of rows, if there is a terminal."""
     from tqdm import tqdm
 
     with tqdm(total=rows, initial=before, unit="row", disable=None) as bar:
@@ -91,7 +97,7 @@ def _with_bar(batches: Iterable[Any], rows: int, before: int) -> Iterator[Any]:
             bar.update(len(batch))
 
 
-def _print_summary(outcome: Outcome) -> None:
+def _print_summary(report: TransformReport) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -102,16 +108,16 @@ def _print_summary(outcome: Outcome) -> None:
     for name in ("rows", "share"):
         table.add_column(name, justify="right")
     order = {"kept": 0, "rule": 1, "model": 2, "rejected": 3}
-    keys = sorted(outcome.counts, key=lambda k: (order[k.split("/")[0]], -outcome.counts[k], k))
+    keys = sorted(report.counts, key=lambda k: (order[k.split("/")[0]], -report.counts[k], k))
     for number, key in enumerate(keys):
         method, _, what = key.partition("/")
         last = number + 1 == len(keys) or not keys[number + 1].startswith(method)
-        count = outcome.counts[key]
-        table.add_row(method, what, f"{count:,}", f"{count / outcome.rows:.1%}", end_section=last)
-    rejected = sum(n for key, n in outcome.counts.items() if key.startswith("rejected"))
+        count = report.counts[key]
+        table.add_row(method, what, f"{count:,}", f"{count / report.rows:.1%}", end_section=last)
+    rejected = sum(n for key, n in report.counts.items() if key.startswith("rejected"))
     console = Console(highlight=False)
     console.print(table)
-    if outcome.rows_before:
-        console.print(f"{outcome.rows_before:,} rows were settled by an earlier run.")
-    console.print(f"{outcome.rows - rejected:,} rows in {outcome.out}", soft_wrap=True)
-    console.print(f"{rejected:,} rows in {outcome.rejected}", soft_wrap=True)
+    if report.rows_before:
+        console.print(f"{report.rows_before:,} rows were settled by an earlier run.")
+    console.print(f"{report.rows - rejected:,} rows in {report.out}", soft_wrap=True)
+    console.print(f"{rejected:,} rows in {report.rejected}", soft_wrap=True)

@@ -1,43 +1,24 @@
-"""A whole data set turned into one with integer answers: read, transform, write, count."""
+"""Turns a whole data set into one with integer answers: read, transform, write, count."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import closing
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rllib_dapo.cli.transform.by_model import ModelOptions, transform_by_model
-from rllib_dapo.cli.transform.journal import Journal
+from rllib_dapo.cli.transform.journal import REJECTED, Journal, TransformReport
 from rllib_dapo.cli.transform.question import Transformed
 from rllib_dapo.cli.transform.refusal import UNREADABLE, RefusalError
 from rllib_dapo.cli.transform.rules import transform_answer
 from rllib_dapo.cli.transform.source_rows import Source, SourceRow
 from rllib_dapo.cli.transform.text_engine import TextEngine
 
-KEPT, RULE, MODEL, REJECTED = "kept", "rule", "model", "rejected"
-"""What became of a row; the first three are the column `method`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a run did, earlier parts of it included.
-
-    Attributes:
-        counts: rows by `method/form` or `rejected/reason`.
-        rows: rows of the input.
-        rows_before: how many of them an earlier run had settled.
-        out: the accepted rows.
-        rejected: the rejected rows.
-    """
-
-    counts: Counter[str]
-    rows: int
-    rows_before: int
-    out: Path
-    rejected: Path
+KEPT, RULE, MODEL = "kept", "rule", "model"
+"""How an accepted row came about; the column `method`."""
 
 
 def transform_dataset(
@@ -50,18 +31,19 @@ def transform_dataset(
     batch_size: int = 256,
     restart: bool = False,
     progress: Callable[[Iterable[Any], int, int], Iterable[Any]] | None = None,
-) -> Outcome:
+) -> TransformReport:
     """Turn the answers of a data set into integers.
 
     Args:
         source: the input.
         out: the output, `.jsonl` or `.parquet`; rejected rows go to `*.rejected.jsonl`.
-        model: name of the model that takes the rows no rule knows; None rejects them.
-        engine: makes it; called only if there is work left.
+        model: the name of the model for the rows that no rule knows; None rejects these.
+        engine: loads the model; it is called only if there is work left.
         options: how the model is asked.
         batch_size: rows per batch; a killed run repeats at most the last batch.
-        restart: throw away what an earlier run left.
-        progress: wraps the batches; gets them, the number of rows and those done before.
+        restart: discard what an earlier run left.
+        progress: wraps the batches. It gets them, the number of rows of the input, and how many
+            of these an earlier run has settled.
 
     Raises:
         DataError: the input cannot be read.
@@ -74,15 +56,15 @@ def transform_dataset(
         "model": model,
         **({} if model is None else {f"model {k}": v for k, v in asdict(options).items()}),
     }
-    with Journal(out, identity, restart=restart) as journal:
+    with closing(Journal(out, identity, restart=restart)) as journal:
         before = journal.rows_done
         if not journal.finished:
             texts = engine() if engine is not None and before < rows else None
             batches: Iterable[Any] = _batches(islice(source.rows(), before, None), batch_size)
             for batch in progress(batches, rows, before) if progress else batches:
-                _append(journal, batch, texts, options)
+                journal.append(_results(batch, texts, options))
             journal.finish()
-        return Outcome(journal.counts, rows, before, journal.out, journal.rejected)
+        return TransformReport(journal.counts, rows, before, journal.out, journal.rejected)
 
 
 def _batches(rows: Iterator[SourceRow], size: int) -> Iterator[list[SourceRow]]:
@@ -90,9 +72,10 @@ def _batches(rows: Iterator[SourceRow], size: int) -> Iterator[list[SourceRow]]:
         yield batch
 
 
-def _append(
-    journal: Journal, rows: Sequence[SourceRow], engine: TextEngine | None, options: ModelOptions
-) -> None:
+def _results(
+    rows: Sequence[SourceRow], engine: TextEngine | None, options: ModelOptions
+) -> list[tuple[str, dict[str, Any]]]:
+    """Transform a batch; returns for each row what the journal keeps of it."""
     results = [_by_rule(row) for row in rows]
     methods = [_method(result) for result in results]
     if engine is not None:
@@ -101,16 +84,12 @@ def _append(
         for i, result in zip(left, transform_by_model(engine, pairs, options), strict=True):
             results[i] = result
             methods[i] = MODEL if isinstance(result, Transformed) else REJECTED
-    accepted, rejected = [], []
-    counts: Counter[str] = Counter()
-    for row, result, method in zip(rows, results, methods, strict=True):
-        if isinstance(result, Transformed):
-            accepted.append(_accepted(row, result, method))
-            counts[f"{method}/{result.form}"] += 1
-        else:
-            rejected.append(_rejected(row, result))
-            counts[f"{REJECTED}/{result.reason}"] += 1
-    journal.append(accepted, rejected, counts)
+    return [
+        (f"{method}/{result.form}", _accepted(row, result, method))
+        if isinstance(result, Transformed)
+        else (f"{method}/{result.reason}", _rejected(row, result))
+        for row, result, method in zip(rows, results, methods, strict=True)
+    ]
 
 
 def _by_rule(row: SourceRow) -> Transformed | RefusalError:

@@ -1,8 +1,10 @@
-"""The files of a transformation, written so that a killed run can go on.
+"""The files of a transformation, written so that a killed run can continue.
 
-Accepted and rejected rows are appended in batches; a small state file, replaced atomically
-after each batch, says how many bytes of both and how many rows of the input are settled.
-Whatever was written beyond that is cut off when a run goes on, so every row is written once.
+During a run there is one file, `OUT.journal.jsonl`: its first line says what is transformed and
+how, and each further line is the result of one row of the input, in the input's order. A run
+that continues counts these lines and goes on with the next row. When all rows are there, OUT
+and its sibling `*.rejected.jsonl` are written, each in one step, and a journal of one line stays
+behind, which says that OUT is finished.
 """
 
 from __future__ import annotations
@@ -11,25 +13,54 @@ import fcntl
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
-from rllib_dapo.cli.transform.parquet_file import jsonl_to_parquet
 from rllib_dapo.errors import SettingError
 
+REJECTED = "rejected"
 SUFFIXES = (".jsonl", ".parquet")
 _VERSION = 1
+_ROWS_PER_GROUP = 10_000
+COLUMNS = ("problem", "answer", "form", "method", "source", "original_problem", "original_answer")
+"""The columns of OUT."""
+_PROBLEMS = ("problem", "original_problem")
+
+
+@dataclass(frozen=True, slots=True)
+class TransformReport:
+    """What became of a data set, earlier runs included.
+
+    Attributes:
+        counts: rows by `method/form` or `rejected/reason`.
+        rows: rows of the input.
+        rows_before: how many of them an earlier run had settled.
+        out: the file of the accepted rows.
+        rejected: the file of the rejected rows.
+    """
+
+    counts: Counter[str]
+    rows: int
+    rows_before: int
+    out: Path
+    rejected: Path
 
 
 class Journal:
-    """Appends rows to OUT and to its sibling `*.rejected.jsonl`.
+    """Keeps the result of each row, and makes OUT and `*.rejected.jsonl` of them at the end.
 
     Args:
-        out: the output, `.jsonl` or `.parquet` (written when all rows are there).
-        identity: what must be the same for a run to go on: the input's hash, the options.
-        restart: throw away what an earlier run left.
+        out: the output, `.jsonl` or `.parquet`.
+        identity: what must be the same for a run to continue: the input's hash, the options.
+        restart: discard what an earlier run left.
+
+    Attributes:
+        counts: the rows that are kept, by `method/form` or `rejected/reason`.
+        finished: whether the outputs are written.
 
     Raises:
         SettingError: the output cannot be written, belongs to something else, or another
@@ -41,150 +72,159 @@ class Journal:
             raise SettingError(f"out={str(out)!r}: use a name that ends in {', '.join(SUFFIXES)}")
         self.out = out
         self.rejected = out.with_name(out.stem + ".rejected.jsonl")
-        self._is_parquet = out.suffix.lower() == ".parquet"
-        self._accepted = out.with_name(out.name + ".partial.jsonl") if self._is_parquet else out
-        self._state_file = out.with_name(out.name + ".state.json")
-        self._identity = dict(identity)
+        self.path = out.with_name(out.name + ".journal.jsonl")
+        self._header: dict[str, Any] = {"version": _VERSION, "identity": dict(identity)}
         self.counts: Counter[str] = Counter()
-        self.rows_done = 0
         self.finished = False
-        self._files: list[BinaryIO] = []
-        self._sizes: tuple[int, ...] = (0, 0)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if not restart:
-            self._check_state()
-        self._open(restart=restart)
+        if not restart and not self.path.exists():
+            for path in (self.out, self.rejected):
+                if path.exists():
+                    raise self._error(
+                        f"{path} exists and was not left by an unfinished run; choose another"
+                        " name, or overwrite it with --restart"
+                    )
+        self._file = self._locked()
+        try:
+            if restart:
+                self._file.truncate(0)
+            self._resume()
+        except BaseException:
+            self._file.close()
+            raise
 
-    def append(
-        self,
-        accepted: Sequence[Mapping[str, Any]],
-        rejected: Sequence[Mapping[str, Any]],
-        counts: Mapping[str, int],
-    ) -> None:
-        """Write a batch, all of it or (if this process dies) none."""
-        for file, rows in zip(self._files, (accepted, rejected), strict=True):
-            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
-            file.write("".join(lines).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        self.counts.update(counts)
-        self.rows_done += len(accepted) + len(rejected)
-        self._save()
+    @property
+    def rows_done(self) -> int:
+        """The number of rows of the input whose results are kept."""
+        return self.counts.total()
+
+    def append(self, results: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
+        """Keep the results of the next rows.
+
+        Args:
+            results: for each row `method/form` or `rejected/reason`, and the row of the output.
+        """
+        self._write(results)
+        self.counts.update(key for key, _ in results)
 
     def finish(self) -> None:
-        """Mark the output as complete; of a Parquet output, write it."""
-        if self._is_parquet and not self.finished:
-            jsonl_to_parquet(self._accepted, self.out)
+        """Write both outputs from the results, and mark them as finished."""
+        write = _write_parquet if self.out.suffix.lower() == ".parquet" else _write_jsonl
+        write(self.out, partial(self._rows, rejected=False))
+        _write_jsonl(self.rejected, partial(self._rows, rejected=True))
+        _write_jsonl(self.path, lambda: [{**self._header, "counts": dict(self.counts)}])
         self.finished = True
-        self._save()
-        if self._is_parquet:
-            self._accepted.unlink(missing_ok=True)
 
-    def __enter__(self) -> Journal:
-        return self
+    def close(self) -> None:
+        """Let other processes use the journal."""
+        self._file.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for file in self._files:
-            file.close()
-
-    def _check_state(self) -> None:
-        if not self._state_file.exists():
-            for path in (self.out, self.rejected, self._accepted):
-                if path.exists():
-                    raise SettingError(
-                        f"out={str(self.out)!r}: {path} exists and was not left by an unfinished"
-                        " run; choose another name, or overwrite it with --restart",
-                        "out",
-                    )
-            return
-        state = self._read_state()
-        begun = state["identity"]
-        for name in {**begun, **self._identity}:
-            if begun.get(name) != self._identity.get(name):
-                raise SettingError(
-                    f"out={str(self.out)!r} was begun with {_named(name, begun)}, now there is"
-                    f" {_named(name, self._identity)}; go on with the same, choose another name,"
-                    " or begin anew with --restart",
-                    "out",
-                )
-        self.rows_done, self.finished = state["rows_done"], state["finished"]
-        self.counts.update(state["counts"])
-        if not self.finished:
-            self._sizes = tuple(state["bytes"])
-        elif not self.out.exists():
-            raise SettingError(
-                f"out={str(self.out)!r}: the run is finished, but the file is gone; begin anew with"
-                " --restart",
-                "out",
-            )
-
-    def _read_state(self) -> dict[str, Any]:
+    def _locked(self) -> BinaryIO:
         try:
-            state: dict[str, Any] = json.loads(self._state_file.read_text(encoding="utf-8"))
-            if state["version"] == _VERSION:
-                return state
-            found = f"version {state['version']!r}"
-        except (ValueError, KeyError, TypeError) as error:
-            found = f"{type(error).__name__}: {error}"
-        raise SettingError(
-            f"out={str(self.out)!r}: {self._state_file} cannot be read ({found}); begin anew with"
-            " --restart",
-            "out",
-        )
+            file = self.path.open("a+b")
+        except OSError as error:
+            raise self._error(f"{self.path} cannot be written ({error.strerror})") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise self._error(f"another process is writing {self.path}; let it finish") from error
+        return file
 
-    def _open(self, *, restart: bool) -> None:
-        if self.finished:
-            return
-        for path, size in zip((self._accepted, self.rejected), self._sizes, strict=True):
-            try:
-                file = path.open("ab")
-            except OSError as error:
+    def _resume(self) -> None:
+        """Read what an earlier run left, or begin the file."""
+        self._file.seek(0)
+        header: dict[str, Any] = {}
+        end = 0
+        try:
+            for line in self._file:
+                if not line.endswith(b"\n"):
+                    break  # The process was killed while it wrote this line.
+                entry = json.loads(line)
+                if header:
+                    self.counts[entry[0]] += 1
+                else:
+                    header = {name: entry[name] for name in self._header} | entry
+                end += len(line)
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise self._unreadable(f"{type(error).__name__}: {error}") from error
+        if header:
+            self._check(header)
+        self._file.truncate(end)
+        if not header:
+            self._write([self._header])
+
+    def _check(self, header: Mapping[str, Any]) -> None:
+        """Refuse a journal of another input or other options; note whether it is finished."""
+        if header["version"] != _VERSION:
+            raise self._unreadable(f"version {header['version']!r}")
+        begun, now = header["identity"], self._header["identity"]
+        for name in {**begun, **now}:
+            if begun.get(name) != now.get(name):
                 raise SettingError(
-                    f"out={str(self.out)!r}: {path} cannot be written ({error.strerror})", "out"
-                ) from error
-            self._files.append(file)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                self.__exit__(None, None, None)
-                raise SettingError(
-                    f"out={str(self.out)!r}: another process is writing {path}; let it finish",
-                    "out",
-                ) from error
-            if os.fstat(file.fileno()).st_size < size:
-                self.__exit__(None, None, None)
-                raise SettingError(
-                    f"out={str(self.out)!r}: {path} is shorter than the {size} bytes that were"
-                    " written to it; begin anew with --restart",
+                    f"out={str(self.out)!r} was begun with {name} {begun.get(name)!r:.24}, now"
+                    f" there is {name} {now.get(name)!r:.24}; go on with the same, choose another"
+                    " name, or begin anew with --restart",
                     "out",
                 )
-            file.truncate(size)
-        if restart and self._is_parquet:
-            self.out.unlink(missing_ok=True)
-        self._save()
+        if "counts" in header:
+            self.finished = True
+            self.counts.update(header["counts"])
+            if not self.out.exists():
+                raise self._error(
+                    "the run is finished, but the file is gone; begin anew with --restart"
+                )
 
-    def _save(self) -> None:
-        sizes = [os.fstat(file.fileno()).st_size for file in self._files]
-        state = {
-            "version": _VERSION,
-            "identity": self._identity,
-            "rows_done": self.rows_done,
-            "finished": self.finished,
-            "counts": dict(self.counts),
-            "bytes": sizes,
-        }
-        temporary = self._state_file.with_name(self._state_file.name + ".new")
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(state, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._state_file)
+    def _write(self, entries: Sequence[Any]) -> None:
+        lines = [json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries]
+        self._file.write("".join(lines).encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _rows(self, *, rejected: bool) -> Iterator[dict[str, Any]]:
+        """The rows for one of the outputs."""
+        with self.path.open(encoding="utf-8") as file:
+            for line in islice(file, 1, None):
+                key, row = json.loads(line)
+                if key.startswith(REJECTED) == rejected:
+                    yield row
+
+    def _unreadable(self, found: str) -> SettingError:
+        return self._error(f"{self.path} cannot be read ({found}); begin anew with --restart")
+
+    def _error(self, message: str) -> SettingError:
+        return SettingError(f"out={str(self.out)!r}: {message}", "out")
 
 
-def _named(name: str, identity: Mapping[str, Any]) -> str:
-    return f"{name} {identity.get(name)!r:.24}"
+Rows = Callable[[], Iterable[dict[str, Any]]]
+"""Gives the same rows each time it is called."""
+
+
+def _write_jsonl(path: Path, rows: Rows) -> None:
+    temporary = path.with_name(path.name + ".new")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows())
+    temporary.replace(path)
+
+
+def _write_parquet(path: Path, rows: Rows) -> None:
+    """Write rows of texts. A column has one type: if a problem is a chat, all become chats."""
+    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    chats = any(not isinstance(row["problem"], str) for row in rows())
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    problem = pa.list_(message) if chats else pa.string()
+    schema = pa.schema([(name, problem if name in _PROBLEMS else pa.string()) for name in COLUMNS])
+    temporary = path.with_name(path.name + ".new")
+    remaining = iter(rows())
+    with pq.ParquetWriter(temporary, schema) as writer:
+        while group := list(islice(remaining, _ROWS_PER_GROUP)):
+            if chats:
+                group = [{**row, **{n: _as_chat(row[n]) for n in _PROBLEMS}} for row in group]
+            writer.write_table(pa.Table.from_pylist(group, schema=schema))
+    temporary.replace(path)
+
+
+def _as_chat(problem: Any) -> Any:
+    return [{"role": "user", "content": problem}] if isinstance(problem, str) else problem

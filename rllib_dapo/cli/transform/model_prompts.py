@@ -1,14 +1,14 @@
-r"""What the language model is told: the paper's four steps, and the independent check.
+r"""The prompts for the language model: the paper's four steps, and the independent check.
 
-The model does not rewrite the problem but writes the sentences to add to it: a problem that
-is copied by a model may lose a condition. The answer's form is step 1, those sentences are
-step 2, the computation of the integer is step 3, the integer step 4.
+The model does not rewrite the problem but writes the sentences to add to it, because a model
+that copies a problem may lose a condition. The four steps are the form of the answer, these
+sentences, the computation of the integer, and the integer.
 """
 
 from __future__ import annotations
 
 HEADINGS = ("## Form", "## Added question", "## Computation", "## Integer")
-"""The four steps in the model's output, in this order."""
+"""The headings of the four steps in a completion, in this order."""
 
 _INSTRUCTIONS = r"""You get a mathematics problem and its correct answer. The answer is not an
 integer. Extend the problem so that its answer becomes one integer that a program can compare.
@@ -85,7 +85,7 @@ where N is an integer in digits.
 
 
 def transformation_prompt(problem: str, answer: str) -> str:
-    """The prompt of the four steps."""
+    """The prompt for the four steps."""
     parts = [_INSTRUCTIONS]
     for example_problem, example_answer, output in _EXAMPLES:
         parts.append(_posed(example_problem, example_answer) + output + "\n")
@@ -94,7 +94,7 @@ def transformation_prompt(problem: str, answer: str) -> str:
 
 
 def check_prompt(problem: str) -> str:
-    """The prompt of the check: the extended problem alone, without any answer."""
+    """The prompt for the check: the extended problem alone, without any answer."""
     return _CHECK + problem
 
 

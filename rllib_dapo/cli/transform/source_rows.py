@@ -1,17 +1,15 @@
-"""The rows of a data set with their origin; an unusable one says why instead of stopping."""
+"""The rows of a data set with their origin. A row that cannot be used says why."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rllib_dapo.data.locations import find_parts
-from rllib_dapo.data.readers import Part
-from rllib_dapo.data.schemas import Messages, RowError, Schema, detect_schema
-from rllib_dapo.errors import DataError
+from rllib_dapo.data.load import find_parts
+from rllib_dapo.data.schemas import Messages, RowError, Schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +17,10 @@ class SourceRow:
     """One row.
 
     Attributes:
-        source: `file:row`, the row 1-based.
-        problem: its text or chat messages; empty where the row cannot be used.
-        answer: the ground truth as text.
-        error: why the row cannot be used, or None.
+        source: `file:row`; rows count from 1.
+        problem: the text or the chat messages; empty if the row cannot be used.
+        answer: the gold answer as text.
+        error: the reason why the row cannot be used, or None.
     """
 
     source: str
@@ -32,11 +30,11 @@ class SourceRow:
 
     @property
     def text(self) -> str:
-        """The problem's text: of a chat, that of its last message."""
+        """The text of the problem; if it is a chat, that of the last message."""
         return self.problem if isinstance(self.problem, str) else self.problem[-1]["content"]
 
     def with_question(self, question: str) -> str | Messages:
-        """The problem with `question` behind its text."""
+        """The problem with `question` after its text."""
         if not question:
             return self.problem
         if isinstance(self.problem, str):
@@ -47,15 +45,15 @@ class SourceRow:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where rows come from.
+    """A data set to read rows from.
 
     Attributes:
-        location: a file, a folder or a hub id, as `data.problems.load_problems` takes it.
-        problem_key: column of the problem; None recognises the common ones.
-        answer_key: column of the ground truth, likewise.
-        split: see there.
-        subset: see there.
-        limit: read the first so many rows only.
+        location: a file, a folder or a hub id, as `data.load.load_problems` takes it.
+        problem_key: the column of the problem; None recognises the common names.
+        answer_key: the column of the gold answer; None recognises the common names.
+        split: the split to read, as in `load_problems`.
+        subset: the subset to read, as in `load_problems`.
+        limit: the number of rows to read; None reads all.
     """
 
     location: str
@@ -69,23 +67,18 @@ class Source:
         """The rows in a fixed order.
 
         Raises:
-            DataError: a file cannot be read or lacks a column; names file and row.
+            DataError: a file cannot be read or lacks a column; the message names file and row.
         """
         count = 0
         for part in find_parts(self.location, self.split, self.subset):
-            try:
-                for row in self._rows_of(part):
-                    if self.limit is not None and count >= self.limit:
-                        return
-                    count += 1
-                    yield row
-            except OSError as error:
-                raise DataError(
-                    f"{part.where}: cannot be read ({error.strerror or error})"
-                ) from error
+            for schema, number, row in part.rows(self.problem_key, self.answer_key):
+                if self.limit is not None and count >= self.limit:
+                    return
+                count += 1
+                yield _read(schema, row, f"{part.name}:{number}")
 
     def fingerprint(self) -> tuple[int, str]:
-        """Number of rows and a hash of all that is read of them."""
+        """The number of rows, and a hash of everything that is read of them."""
         digest, count = hashlib.sha256(), 0
         for row in self.rows():
             count += 1
@@ -93,23 +86,8 @@ class Source:
             digest.update(line.encode() + b"\n")
         return count, digest.hexdigest()
 
-    def _rows_of(self, part: Part) -> Iterator[SourceRow]:
-        schema: Schema | None = None
 
-        def choose(columns: list[str]) -> tuple[str, ...]:
-            nonlocal schema
-            try:
-                schema = detect_schema(columns, self.problem_key, self.answer_key)
-            except DataError as error:
-                raise DataError(f"{part.where}, row 1: {error}") from error
-            return schema.columns
-
-        for number, row in part.read(choose):
-            assert schema is not None  # noqa: S101 - readers choose before the first row
-            yield _read(schema, row, f"{part.name}:{number}")
-
-
-def _read(schema: Schema, row: dict[str, Any], source: str) -> SourceRow:
+def _read(schema: Schema, row: Mapping[str, Any], source: str) -> SourceRow:
     try:
         problem, answer = schema.read(row)
     except RowError as error:

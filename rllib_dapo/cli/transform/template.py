@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["positive", "integer", "square-free", "cube-free", "natural"]
-"""What is said of a part: a positive integer, any integer, an integer above 1 that no
-square (or cube) of a prime divides, or an integer that is not negative."""
+"""What the question says about a part: that it is a positive integer, any integer, an integer
+above 1 that no square (or cube) of a prime divides, or an integer that is not negative."""
 
 _ORDER = "kmnpqrstuvwbcdfghjl"
 _PREFERRED = {1: "n", 2: "mn"}
@@ -29,12 +29,12 @@ Piece = str | Part
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A form.
+    """The form of an answer.
 
     Attributes:
-        pieces: LaTeX, with the parts in their places.
-        coprime: groups of parts (by number) whose greatest common divisor is 1.
-        distinct: groups of parts that are all different.
+        pieces: the LaTeX text, with the parts in their places.
+        coprime: groups of parts (by their number) whose greatest common divisor is 1.
+        distinct: groups of parts (by their number) that are all different.
     """
 
     pieces: tuple[Piece, ...]
@@ -59,12 +59,12 @@ class Template:
         )
 
     def filled(self) -> str:
-        """The answer itself."""
+        """The original answer."""
         return self.show([part.value for part in self.parts])
 
 
 def joined(templates: Sequence[Template], separators: Sequence[str]) -> Template:
-    """Templates one after the other, `separators` around them (one more than templates)."""
+    """Join templates into one, with `separators` before, between and after them."""
     pieces: list[Piece] = [separators[0]]
     coprime: list[tuple[int, ...]] = []
     distinct: list[tuple[int, ...]] = []
@@ -78,7 +78,7 @@ def joined(templates: Sequence[Template], separators: Sequence[str]) -> Template
 
 
 def letters_for(count: int, problem: str, preferred: str = "") -> list[str]:
-    """`count` letters that do not stand alone in the problem; empty if there are too few."""
+    """`count` letters that the problem does not use alone; empty if there are too few."""
     used = set(_SINGLE_LETTER.findall(problem))
     order = dict.fromkeys(preferred + _PREFERRED.get(count, "") + _ORDER + _ORDER.upper())
     free = [letter for letter in order if letter not in used]
@@ -86,7 +86,7 @@ def letters_for(count: int, problem: str, preferred: str = "") -> list[str]:
 
 
 def describe(template: Template, letters: Sequence[str]) -> str:
-    """What is said of the letters, so that only one choice of them fits."""
+    """The conditions on the letters, with which only one choice of integers fits."""
     by_role: dict[Role, list[str]] = {}
     for letter, part in zip(letters, template.parts, strict=True):
         by_role.setdefault(part.role, []).append(letter)

@@ -1,4 +1,4 @@
-"""A language model that answers texts with texts."""
+"""A language model that completes texts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rllib_dapo.rollout.engine.vllm import VLLMEngine
 
 
 class TextEngine(Protocol):
-    """What the transformation needs of a language model."""
+    """What the transformation needs from a language model."""
 
     def generate(self, prompts: Sequence[str], n: int, sampling: Sampling) -> list[list[str]]:
-        """`n` answers to each prompt, in order; none to a prompt that is too long."""
+        """`n` completions of each prompt, in order; none for a prompt that is too long."""
         ...
 
 
@@ -24,11 +24,11 @@ class EngineTexts:
     """A `TextEngine` over an inference engine and its tokenizer.
 
     Args:
-        engine: answers token ids.
-        renderer: makes token ids of a user's text, by the chat template where there is one.
-        tokenizer: makes texts of the answers.
-        max_length: longest prompt plus answer, in tokens.
-        seed: of the random streams.
+        engine: completes token ids.
+        renderer: makes token ids from a user's text, with the chat template if there is one.
+        tokenizer: makes texts from the completions.
+        max_length: the longest prompt and completion together, in tokens.
+        seed: the seed of the random streams.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class EngineTexts:
         self._tokenizer = tokenizer
         self._max_length = max_length
         self._seed = seed
-        self._asked = 0
+        self._submitted = 0
 
     def generate(self, prompts: Sequence[str], n: int, sampling: Sampling) -> list[list[str]]:
-        """`n` answers to each prompt, in order; none to a prompt that is too long."""
+        """`n` completions of each prompt, in order; none for a prompt that is too long."""
         texts: list[list[str]] = [[] for _ in prompts]
         for number, prompt in enumerate(prompts):
             try:
@@ -56,8 +56,8 @@ class EngineTexts:
             except PromptTooLong:
                 continue
             if len(token_ids) + sampling.max_tokens <= self._max_length:
-                seed = stream_seed(self._seed, self._asked)
-                self._asked += 1
+                seed = stream_seed(self._seed, self._submitted)
+                self._submitted += 1
                 self._engine.submit(str(number), token_ids, n, sampling, seed=seed)
         while self._engine.num_in_flight:
             for request in self._engine.step():
@@ -74,23 +74,23 @@ class EngineTexts:
 def vllm_texts(
     model: str, *, max_length: int, dtype: str, seed: int, trust_remote_code: bool = False
 ) -> EngineTexts:
-    """A vLLM engine for `model`.
+    """Load `model` into a vLLM engine.
 
     Args:
         model: a Hugging Face folder or hub id, or `embedded`.
-        max_length: longest prompt plus answer, in tokens.
-        dtype: number format of weights and activations.
-        seed: of the sampler.
+        max_length: the longest prompt and completion together, in tokens.
+        dtype: the number format of weights and activations.
+        seed: the seed of the sampling.
         trust_remote_code: run Python code that comes with the model.
 
     Raises:
-        SettingError: the model cannot be loaded, or does not go as far as `max_length`.
+        SettingError: the model cannot be loaded, or its context is shorter than `max_length`.
     """
     facts = model_facts(model, trust_remote_code=trust_remote_code)
     if facts.context_length is not None and max_length > facts.context_length:
         raise SettingError(
-            f"max_model_len={max_length}: {model} goes up to {facts.context_length} tokens; use"
-            " that or less",
+            f"max_model_len={max_length}: {model} takes at most {facts.context_length} tokens;"
+            " use that or less",
             "max_model_len",
         )
     tokenizer = load_tokenizer(facts.path, trust_remote_code=trust_remote_code)
