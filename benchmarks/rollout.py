@@ -88,7 +88,7 @@ def measure_groups(options: argparse.Namespace) -> Any:
         runner.env.unwrapped.rate = rate
 
     def make_pool() -> RunnerPool:
-        return RunnerPool(LocalCalls(runner), config, seed=0, equip=lambda numbers: [])
+        return RunnerPool(LocalCalls(runner), config, seed=0, send_weights=lambda numbers: [])
 
     return rollout_groups.measure(config, make_pool, set_rate, repeats=options.repeats)
 
@@ -122,7 +122,7 @@ def measure_cluster(options: argparse.Namespace) -> Any:
         calls.env.unwrapped.rate = rate
 
     def make_pool() -> RunnerPool:
-        return RunnerPool(calls, config, seed=0, equip=lambda numbers: [])
+        return RunnerPool(calls, config, seed=0, send_weights=lambda numbers: [])
 
     return rollout_groups.measure(
         config, make_pool, set_rate, clock=lambda: calls.now, repeats=options.repeats

@@ -59,7 +59,7 @@ def scripted_config(*, groups: int, group_size: int, rate: float, **settings: An
 def make_rollouts(config: Any, group: Any) -> Rollouts:
     """The driver's own sampling loop over a group of runners."""
     calls = RemoteCalls(group, config.runner_timeout_s)
-    pool = RunnerPool(calls, config, seed=0, equip=lambda numbers: [])
+    pool = RunnerPool(calls, config, seed=0, send_weights=lambda numbers: [])
     return Rollouts(config, pool, ProblemSource(config))
 
 

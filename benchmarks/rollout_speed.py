@@ -92,7 +92,7 @@ def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
     group = EnvRunnerGroup(config=config, local_env_runner=not remote)
     local = group.local_env_runner
     calls = RemoteCalls(group, config.runner_timeout_s) if remote else LocalCalls(local)
-    pool = RunnerPool(calls, config, seed=config.seed, equip=lambda numbers: [])
+    pool = RunnerPool(calls, config, seed=config.seed, send_weights=lambda numbers: [])
     rollouts = Rollouts(config, pool, ProblemSource(config))
     source = ProblemSource(config)
 

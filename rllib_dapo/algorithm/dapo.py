@@ -123,7 +123,7 @@ class DAPO(Algorithm):
         calls = RemoteCalls(group, timeout_s) if remote else LocalCalls(group.local_env_runner)
         self._weights = WeightSync.select(self.config, self.learner_group, calls)
         self._pool = RunnerPool(
-            calls, self.config, seed=self.config.seed or 0, equip=self._weights.send_again
+            calls, self.config, seed=self.config.seed or 0, send_weights=self._weights.send_again
         )
         self._rollouts = Rollouts(self.config, self._pool, self._problems)
         self._next_batch: RolloutBatch | None = None  # sampled ahead (`async_level: 1`)

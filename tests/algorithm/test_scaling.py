@@ -37,7 +37,9 @@ def small_config(**settings: Any) -> Any:
 
 
 def virtual(config: Any, runners: int) -> Rollouts:
-    pool = RunnerPool(VirtualCalls(config, runners), config, seed=0, equip=lambda numbers: [])
+    pool = RunnerPool(
+        VirtualCalls(config, runners), config, seed=0, send_weights=lambda numbers: []
+    )
     return Rollouts(config, pool, ProblemSource(config))
 
 
@@ -135,7 +137,7 @@ def test_partial_rollouts_finish_batches_sooner_when_answers_are_uneven():
     def seconds(unfinished: str) -> float:
         config = small_config(unfinished_groups=unfinished)
         calls = VirtualCalls(config, 16)
-        pool = RunnerPool(calls, config, seed=0, equip=lambda numbers: [])
+        pool = RunnerPool(calls, config, seed=0, send_weights=lambda numbers: [])
         batches(Rollouts(config, pool, ProblemSource(config)), 4)
         return calls.now
 
