@@ -88,7 +88,7 @@ def measure_groups(options: argparse.Namespace) -> Any:
         runner.env.unwrapped.rate = rate
 
     def make_pool() -> RunnerPool:
-        return RunnerPool(LocalCalls(runner), config, seed=0, equip=lambda numbers: [])
+        return RunnerPool(LocalCalls(runner), config, seed=0, send_weights=lambda numbers: [])
 
     return rollout_groups.measure(config, make_pool, set_rate, repeats=options.repeats)
 
@@ -99,13 +99,12 @@ def measure_cluster(options: argparse.Namespace) -> Any:
     from rollout_driver import scripted_config
     from rollout_virtual import VirtualCalls
 
-    from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-    from rllib_dapo.rollout.engine.scripted import StepTime
+    from rllib_dapo.rollout.engine.scripted import CompletionLengths, StepTime
     from rllib_dapo.rollout.runner_pool import RunnerPool
 
     engine = {
-        "lengths": AnswerLengths(median=125, sigma=0.8, endless=0.03),
-        "step_time": StepTime(fixed_s=0.08, per_answer_s=4e-4),
+        "lengths": CompletionLengths(median=125, sigma=0.8, endless=0.03),
+        "step_time": StepTime(fixed_s=0.08, per_completion_s=4e-4),
         "tokens_per_step": 4,
         "capacity": 32,
     }
@@ -123,7 +122,7 @@ def measure_cluster(options: argparse.Namespace) -> Any:
         calls.env.unwrapped.rate = rate
 
     def make_pool() -> RunnerPool:
-        return RunnerPool(calls, config, seed=0, equip=lambda numbers: [])
+        return RunnerPool(calls, config, seed=0, send_weights=lambda numbers: [])
 
     return rollout_groups.measure(
         config, make_pool, set_rate, clock=lambda: calls.now, repeats=options.repeats

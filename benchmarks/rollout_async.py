@@ -14,8 +14,7 @@ from rollout_driver import scripted_config
 from rollout_hosts import ScriptedRunner
 
 from rllib_dapo.learner.torch_learner import DAPOTorchLearner
-from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-from rllib_dapo.rollout.engine.scripted import StepTime
+from rllib_dapo.rollout.engine.scripted import CompletionLengths, StepTime
 
 TOKENS = 60  # of every answer
 
@@ -35,7 +34,7 @@ def iteration_seconds(
 ) -> list[float]:
     """Seconds of each iteration but the first, which has nothing to overlap with."""
     engine = {
-        "lengths": AnswerLengths(median=TOKENS),
+        "lengths": CompletionLengths(median=TOKENS),
         "step_time": StepTime(fixed_s=sample_s / TOKENS),
         "capacity": 512,
     }

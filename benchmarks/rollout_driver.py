@@ -13,8 +13,7 @@ from rollout_env import SignalRateEnv
 from rollout_hosts import HostedRunnerGroup, ScriptedRunner
 
 from rllib_dapo import DAPOConfig
-from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-from rllib_dapo.rollout.engine.scripted import StepTime
+from rllib_dapo.rollout.engine.scripted import CompletionLengths, StepTime
 from rllib_dapo.rollout.metrics import batch_metrics
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
@@ -22,12 +21,12 @@ from rllib_dapo.rollout.runner_calls import RemoteCalls
 from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.rollout.token_batch import RewardShaping, make_token_batch
 
-LENGTHS = AnswerLengths(median=2000, sigma=0.8, endless=0.03)
+LENGTHS = CompletionLengths(median=2000, sigma=0.8, endless=0.03)
 LIMIT = 8192  # tokens
 # A step of 32 tokens takes so long: an answer at the limit takes about 12 s, which leaves two
 # cores time for what 64 runners' own processes would do.
 TOKENS_PER_STEP = 32
-STEP_TIME = StepTime(fixed_s=0.04, per_answer_s=2e-5)
+STEP_TIME = StepTime(fixed_s=0.04, per_completion_s=2e-5)
 
 
 def scripted_config(*, groups: int, group_size: int, rate: float, **settings: Any) -> Any:
@@ -59,7 +58,8 @@ def scripted_config(*, groups: int, group_size: int, rate: float, **settings: An
 
 def make_rollouts(config: Any, group: Any) -> Rollouts:
     """The driver's own sampling loop over a group of runners."""
-    pool = RunnerPool(RemoteCalls(group), config, seed=0, equip=lambda numbers: [])
+    calls = RemoteCalls(group, config.runner_timeout_s)
+    pool = RunnerPool(calls, config, seed=0, send_weights=lambda numbers: [])
     return Rollouts(config, pool, ProblemSource(config))
 
 

@@ -10,7 +10,6 @@ real: runners of one host share its interpreter and die together.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +51,9 @@ class RunnerHost:
             for number in numbers
         }
 
-    def apply(self, number: int, func: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-        """RLlib's call of a runner."""
-        return func(self._runners[number], **kwargs)
+    def call(self, number: int, method: str, arguments: Any, kwargs: dict[str, Any]) -> Any:
+        """A call to a runner."""
+        return getattr(self._runners[number], method)(*arguments, **kwargs)
 
     def usage(self) -> dict[str, float]:
         """MiB of its own (the object store's pages left out), and CPU seconds so far."""
@@ -69,16 +68,17 @@ class RunnerHost:
 class HostedRunner:
     """Looks to RLlib like the handle of an actor with one runner."""
 
-    class _Apply:
-        def __init__(self, host: Any, number: int) -> None:
-            self._host, self._number = host, number
+    class _Method:
+        def __init__(self, host: Any, number: int, method: str) -> None:
+            self._host, self._number, self._method = host, number, method
 
-        def remote(self, func: Callable[..., Any], **kwargs: Any) -> Any:
+        def remote(self, *arguments: Any, **kwargs: Any) -> Any:
             """Call the runner on its host."""
-            return self._host.apply.remote(self._number, func, kwargs)
+            return self._host.call.remote(self._number, self._method, arguments, kwargs)
 
     def __init__(self, host: Any, number: int) -> None:
-        self.apply = self._Apply(host, number)
+        for method in ("apply", "withdraw"):
+            setattr(self, method, self._Method(host, number, method))
 
 
 class HostedRunnerGroup(EnvRunnerGroup):

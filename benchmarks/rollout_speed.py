@@ -90,8 +90,9 @@ def measure(*, remote: bool, problems: int, batches: int) -> dict[str, Any]:
 
     config = engine_config(problems=problems).env_runners(num_env_runners=int(remote))
     group = EnvRunnerGroup(config=config, local_env_runner=not remote)
-    calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
-    pool = RunnerPool(calls, config, seed=config.seed, equip=lambda numbers: [])
+    local = group.local_env_runner
+    calls = RemoteCalls(group, config.runner_timeout_s) if remote else LocalCalls(local)
+    pool = RunnerPool(calls, config, seed=config.seed, send_weights=lambda numbers: [])
     rollouts = Rollouts(config, pool, ProblemSource(config))
     source = ProblemSource(config)
 

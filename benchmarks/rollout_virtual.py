@@ -16,6 +16,7 @@ from rllib_dapo.envs.make import make_env
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine
+from rllib_dapo.rollout.runner_calls import CallResults
 from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, completion_seed
 from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
@@ -44,7 +45,7 @@ class VirtualRunner:
     @property
     def working(self) -> bool:
         """Whether a step would compute something."""
-        return self._engine.num_unfinished > 0
+        return self._engine.num_in_flight > 0
 
     def take(self, job: SamplingJob, now: float) -> None:
         """Take problems on."""
@@ -80,7 +81,7 @@ class VirtualRunner:
 
     def _score(self, request: FinishedRequest) -> Group:
         ref, prompt = self._open.pop(request.request_id)
-        return self._episodes.group(ref, prompt, request.answers, self._engine.weights_version)
+        return self._episodes.group(ref, prompt, request.completions, self._engine.weights_version)
 
     def _let_pass(self, seconds: float) -> None:
         self.now += seconds
@@ -143,11 +144,11 @@ class VirtualCalls:
                 return [(number, runner.reply(groups))]
             heapq.heapreplace(clocks, (runner.now, number))
 
-    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
+    def call(self, runners: Sequence[int], method: str, *arguments: Any) -> CallResults:
         """Call a method of runners."""
-        for number in runners:
-            getattr(self._runners[number], method)(**kwargs)
-        return list(runners)
+        return CallResults(
+            {number: getattr(self._runners[number], method)(*arguments) for number in runners}
+        )
 
     def kill(self, runner: int) -> None:
         """They do not die."""

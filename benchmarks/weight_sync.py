@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from rllib_dapo.algorithm.weight_sync.parity import probe_text
+from rllib_dapo.algorithm.weight_sync.learners import probe_text
 from rllib_dapo.algorithm.weight_sync.source import LearnerWeights
 from rllib_dapo.model.facts import model_path
 from rllib_dapo.rollout.engine.checksums import checksum
@@ -87,8 +87,8 @@ def measure(path: str, syncs: int, skip_tokenizer: bool) -> dict[str, float]:
         return {f"{CAUSAL_LM_PREFIX}{n}": t.clone().numpy() for n, t in source}
 
     def through_segment() -> None:
-        with shared_tensors(iter(source)) as description:
-            load(dict(open_shared_tensors(**description)))
+        with shared_tensors(iter(source)) as segment:
+            load(dict(open_shared_tensors(segment)))
 
     def checked() -> None:
         load(dict(source), {name: checksum(tensor) for name, tensor in source})

@@ -17,7 +17,7 @@ from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
 from rllib_dapo.algorithm.config import DAPOBaseConfig
-from rllib_dapo.algorithm.weight_sync.runner_weights import RunnerWeights
+from rllib_dapo.algorithm.weight_sync.sync import WeightSync
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.learner.learner_group import DAPOLearnerGroup, engine_weights_withheld
@@ -120,10 +120,11 @@ class DAPO(Algorithm):
             super().setup(config)
         group = self.env_runner_group
         remote = group.num_remote_workers() > 0
-        calls = RemoteCalls(group) if remote else LocalCalls(group.local_env_runner)
-        self._weights = RunnerWeights(self.config, group, self.learner_group)
+        timeout_s = self.config.runner_timeout_s
+        calls = RemoteCalls(group, timeout_s) if remote else LocalCalls(group.local_env_runner)
+        self._weights = WeightSync.select(self.config, self.learner_group, calls)
         self._pool = RunnerPool(
-            calls, self.config, seed=self.config.seed or 0, equip=self._weights.send_again
+            calls, self.config, seed=self.config.seed or 0, send_weights=self._weights.send_again
         )
         self._rollouts = Rollouts(self.config, self._pool, self._problems)
         self._next_batch: RolloutBatch | None = None  # sampled ahead (`async_level: 1`)

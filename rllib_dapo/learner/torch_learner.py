@@ -74,7 +74,14 @@ class UpdateState:
 
 
 class DAPOTorchLearner(DistributedTorchLearner):
-    """Trains the policy on token batches."""
+    """Trains the policy on token batches.
+
+    Attributes:
+        weight_sender: this learner's connection to the engines, which
+            `algorithm.weight_sync.sender` makes and uses; None where weights go another way.
+    """
+
+    weight_sender: Any = None
 
     # -- Building ---------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """The start of an actor that Ray has started again.
 
-Ray starts an actor again when its process has ended, and never when its constructor raises.
-But what a new process meets may pass: GPU memory that the one before has not given back yet,
-a file server that is slow. So a failure ends the process instead, and Ray tries once more, as
-often as `max_num_env_runner_restarts` says. The first start of all raises: its error is one
-of the settings, and is to be seen.
+Ray starts an actor again when its process has ended, but never when its constructor raises.
+What a new process meets may pass, however: GPU memory that the process before has not given back
+yet, or a file server that is slow. So a failure ends the process instead, and Ray tries once
+more, as often as `max_num_env_runner_restarts` says. An actor's first process raises, because
+its error is one of the settings and has to be seen.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAUSE_SECONDS = 5.0
 
 
 def is_restarted_actor() -> bool:
-    """True in an actor's process that is not the actor's first."""
+    """True in a process in which Ray has started an actor again."""
     if not ray.is_initialized():
         return False
     context = ray.get_runtime_context()
@@ -31,14 +31,14 @@ def is_restarted_actor() -> bool:
 
 
 @contextmanager
-def tried_again(pause_s: float = _PAUSE_SECONDS) -> Iterator[None]:
-    """Within a constructor: if it fails, end the process of an actor that was started again.
+def retry_restart(pause_s: float = _PAUSE_SECONDS) -> Iterator[None]:
+    """Within a constructor: if it fails in a restarted actor, end the process so that Ray retries.
 
     Args:
-        pause_s: how long to wait before, in seconds.
+        pause_s: how long to wait before the process ends, in seconds.
 
     Raises:
-        Exception: what was raised within, in an actor's first process or in no actor at all.
+        Exception: what was raised within, in an actor's first process or outside of actors.
     """
     try:
         yield

@@ -123,7 +123,7 @@ class AnswerPipeline:
     def _work_until(self, until: float) -> list[Answered]:
         groups: list[Answered] = []
         use_threads(self._cpu_threads)
-        while self.engine.num_unfinished and not groups and self._broken is None:
+        while self.engine.num_in_flight and not groups and self._broken is None:
             for request in self._step():
                 try:
                     group = self._score(request)
@@ -157,7 +157,7 @@ class AnswerPipeline:
     def _run_engine(self) -> None:
         use_threads(self._cpu_threads)
         while True:
-            idle = self._broken is not None or not self.engine.num_unfinished
+            idle = self._broken is not None or not self.engine.num_in_flight
             try:
                 item = self._commands.get(block=idle)
             except queue.Empty:

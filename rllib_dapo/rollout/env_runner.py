@@ -23,7 +23,7 @@ from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rewards.composition import RewardComposer
-from rllib_dapo.rollout.actor_restart import tried_again
+from rllib_dapo.rollout.actor_restart import retry_restart
 from rllib_dapo.rollout.answer_pipeline import Answered, AnswerPipeline
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
 from rllib_dapo.rollout.rl_episodes import as_episodes
@@ -66,7 +66,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._stream: ProblemStream | None = None
         self.make_env()
         if self._has_engine:
-            with tried_again():
+            with retry_restart():
                 self.make_module()
 
     # -- What RLlib asks of an EnvRunner -------------------------------------------------
@@ -284,7 +284,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         known = self._open.get(request.request_id)
         if known is None:  # withdrawn
             return None
-        return self._episodes.group(*known, request.answers, self._weights_version)
+        return self._episodes.group(*known, request.completions, self._weights_version)
 
     def _ready(self, answered: list[Answered]) -> list[Group]:
         """Groups of open problems, to hand out; until then nobody else would ask for them."""

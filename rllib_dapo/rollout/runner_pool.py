@@ -43,8 +43,8 @@ class RunnerPool:
         calls: how to reach them.
         config: group sizes, sampling, and how long to wait for runners.
         seed: the seed of the run.
-        equip: sends the present weights to runners that have come back, and returns those that
-            took them over; None: they have to wait for the next sync.
+        send_weights: sends the present weights to runners that have come back, and returns those
+            that took them over; None: they have to wait for the next sync.
 
     Attributes:
         weights_version: the version of the weights that the runners have; jobs carry it.
@@ -58,7 +58,7 @@ class RunnerPool:
         config: DAPOSettings,
         *,
         seed: int,
-        equip: Callable[[Sequence[int]], Sequence[int] | None],
+        send_weights: Callable[[Sequence[int]], Sequence[int] | None],
     ) -> None:
         self.weights_version = 0
         self.lost: Counter[str] = Counter()
@@ -66,7 +66,7 @@ class RunnerPool:
         self._calls = calls
         self._config = config
         self._seed = seed
-        self._equip = equip
+        self._send_weights = send_weights
         self._runners = {number: RunnerState() for number in calls.alive()}
         self._size = len(self._runners)
         shortest, longest = _SLICE_SECONDS
@@ -92,7 +92,7 @@ class RunnerPool:
     def in_flight(self) -> int:
         """Number of problems asked and not answered."""
         waiting = len(self._queue) + len(self._given_up)
-        return waiting + sum(len(runner.open) for runner in self._runners.values())
+        return waiting + sum(len(runner.in_flight) for runner in self._runners.values())
 
     def ask(self, refs: Sequence[ProblemRef]) -> None:
         """Have problems answered, after those already asked."""
@@ -109,7 +109,7 @@ class RunnerPool:
         self._hand_out()
         groups, self._given_up = self._given_up, []
         for number, runner in self._runners.items():
-            if runner.open and not runner.calling:
+            if runner.in_flight and not runner.calling:
                 self._call(number, runner)
         for number, reply in self._calls.replies():
             groups += self._take(number, reply)
@@ -125,13 +125,14 @@ class RunnerPool:
         groups = self._settle() + self._given_up
         self._given_up = []
         refs = self._queue.withdraw()
-        refs += [ref for runner in self._runners.values() for ref in runner.open]
-        asked = [number for number, runner in self._runners.items() if runner.open]
+        refs += [ref for runner in self._runners.values() for ref in runner.in_flight]
+        asked = [number for number, runner in self._runners.items() if runner.in_flight]
         for runner in self._runners.values():
-            runner.open.clear()
-            runner.new.clear()
-        done = self._calls.call("withdraw", asked, self._config.runner_timeout_s)
-        for number in set(asked) - set(done):
+            runner.in_flight.clear()
+            runner.unsent.clear()
+        for number, failure in self._calls.call(asked, "withdraw").failures.items():
+            if number == LOCAL_RUNNER:
+                raise EngineError(f"the engine failed: {failure.reason}")
             self._lose(number, "hung", "it did not stop its work")
         return groups, tuple(sorted(refs, key=lambda ref: ref.position))
 
@@ -166,36 +167,36 @@ class RunnerPool:
     def _call(self, number: int, runner: RunnerState) -> None:
         """Tell a runner what is new, and ask for what it has finished."""
         job = make_job(
-            self._config, runner.new, seed=self._seed, weights_version=self.weights_version
+            self._config, runner.unsent, seed=self._seed, weights_version=self.weights_version
         )
         # The first call returns at once: it tells how much the engine computes at a time.
         seconds = 0.0 if runner.steps < 0 else self._slice_seconds
         runner.calling = self._calls.start(number, job, seconds)
         if runner.calling and job is not None:
-            runner.new = [ref for ref in runner.new if ref not in job.refs]
+            runner.unsent = [ref for ref in runner.unsent if ref not in job.refs]
 
     def _hand_out(self) -> None:
         """Give the first problems of the queue to the runners that have least to do."""
         size = self._config.group_size
         for runner in self._runners.values():
-            if not runner.open and (suspect := self._queue.next_suspect()):
-                runner.give(suspect)
+            if not runner.in_flight and (suspect := self._queue.next_suspect()):
+                runner.assign(suspect)
         loads = [
-            (len(runner.open) / runner.room(size), number)
+            (len(runner.in_flight) / runner.target(size), number)
             for number, runner in self._runners.items()
-            if len(runner.open) < runner.room(size) and not self._has_suspect(runner)
+            if len(runner.in_flight) < runner.target(size) and not self._has_suspect(runner)
         ]
         heapq.heapify(loads)
         while loads and (ref := self._queue.next()):
             _, number = heapq.heappop(loads)
             runner = self._runners[number]
-            runner.give(ref)
-            if len(runner.open) < runner.room(size):
-                heapq.heappush(loads, (len(runner.open) / runner.room(size), number))
+            runner.assign(ref)
+            if len(runner.in_flight) < runner.target(size):
+                heapq.heappush(loads, (len(runner.in_flight) / runner.target(size), number))
 
     def _has_suspect(self, runner: RunnerState) -> bool:
         """Whether a runner works on a problem that has to be alone."""
-        return len(runner.open) == 1 and self._queue.is_suspect(next(iter(runner.open)))
+        return len(runner.in_flight) == 1 and self._queue.is_suspect(next(iter(runner.in_flight)))
 
     def _take(self, number: int, reply: RunnerReply) -> list[Group]:
         """Take in a reply; returns its groups, each problem's only once."""
@@ -204,13 +205,13 @@ class RunnerPool:
             return []
         runner.calling = False
         if reply.steps != runner.steps or reply.groups or not reply.unfinished:
-            runner.steps, runner.heard = reply.steps, time.monotonic()
+            runner.steps, runner.last_progress = reply.steps, time.monotonic()
         self.busy_s += max(0.0, reply.busy_s - runner.busy_s)
         runner.busy_s, runner.capacity = reply.busy_s, reply.capacity
         groups = []
         for group in reply.groups:
-            if group.ref in runner.open:
-                del runner.open[group.ref]
+            if group.ref in runner.in_flight:
+                del runner.in_flight[group.ref]
                 self._queue.resolve(group.ref)
                 groups.append(group)
         if reply.error is not None:
@@ -230,21 +231,25 @@ class RunnerPool:
         for number, runner in list(self._runners.items()):
             if number not in alive:
                 self._lose(number, "died", "its process died")
-            elif number != LOCAL_RUNNER and runner.open and now - runner.heard > patience:
+            elif (
+                number != LOCAL_RUNNER
+                and runner.in_flight
+                and now - runner.last_progress > patience
+            ):
                 self._lose(number, "hung", f"no step in runner_timeout_s={patience:g} s")
         if len(self._runners) < self._size:
             self._back |= set(self._calls.returned())
         self._back &= set(self._calls.alive())
-        if self._back and (equipped := self._equip(sorted(self._back))) is not None:
-            self._take_in(equipped)
+        if self._back and (served := self._send_weights(sorted(self._back))) is not None:
+            self._take_in(served)
         self._check_that_one_is_left()
 
-    def _take_in(self, equipped: Sequence[int]) -> None:
-        for number in equipped:
+    def _take_in(self, served: Sequence[int]) -> None:
+        for number in served:
             logger.warning("runner %d is back", number)
             self._runners[number] = RunnerState()
             self._returned.append(number)
-        for number in self._back.difference(equipped):
+        for number in self._back.difference(served):
             logger.warning("runner %d is back, but does not take over weights", number)
             self._calls.kill(number)
         self._back.clear()
@@ -256,13 +261,13 @@ class RunnerPool:
         self._reason = reason
         logger.warning(
             "runner %d %s (%s); its %d problems are asked again", number, kind, reason,
-            len(runner.open),
+            len(runner.in_flight),
         )  # fmt: skip
         if kind != "died":
             self._calls.kill(number)
         limit = self._config.max_problem_attempts
         why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"
-        for ref in self._queue.ask_again(list(runner.open)):
+        for ref in self._queue.ask_again(list(runner.in_flight)):
             self._given_up.append(failed_group(ref, f"{why}: {reason}", self.weights_version))
 
     def _check_that_one_is_left(self) -> None:

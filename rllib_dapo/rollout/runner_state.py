@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from rllib_dapo.types import ProblemRef
 
-# What a runner has in hand, in multiples of what its engine computes at once: half of it waits
-# in the engine's queue while the next message is on its way.
-IN_HAND = 1.5
+# How much work a runner has in flight, in multiples of what its engine computes at once. Half of
+# it waits in the engine's queue while the next message is on its way.
+WORK_PER_CAPACITY = 1.5
 
 
 @dataclass
@@ -18,30 +18,30 @@ class RunnerState:
     """What the pool knows of one runner.
 
     Attributes:
-        open: problems it is answering.
-        new: of them, those it has not been told yet.
-        calling: whether a call of it is in flight.
-        steps: engine steps it has reported.
-        heard: when it last showed progress, or was idle; `time.monotonic`.
-        capacity: answers its engine computes at once; 1 until it has said so.
-        busy_s: seconds its engine has computed, as it says.
+        in_flight: the problems it is to answer.
+        unsent: those of them that it has not been told of yet.
+        calling: True while a call to it is in flight.
+        steps: engine steps it has reported; -1 before its first reply.
+        last_progress: when it last made progress or was idle, by `time.monotonic`.
+        capacity: completions that its engine computes at once; 1 before its first reply.
+        busy_s: seconds that its engine has computed, as it reports them.
     """
 
-    open: dict[ProblemRef, None] = field(default_factory=dict)
-    new: list[ProblemRef] = field(default_factory=list)
+    in_flight: dict[ProblemRef, None] = field(default_factory=dict)
+    unsent: list[ProblemRef] = field(default_factory=list)
     calling: bool = False
     steps: int = -1
-    heard: float = field(default_factory=time.monotonic)
+    last_progress: float = field(default_factory=time.monotonic)
     capacity: int = 1
     busy_s: float = 0.0
 
-    def give(self, ref: ProblemRef) -> None:
+    def assign(self, ref: ProblemRef) -> None:
         """Have it answer a problem."""
-        if not self.open:
-            self.heard = time.monotonic()
-        self.open[ref] = None
-        self.new.append(ref)
+        if not self.in_flight:
+            self.last_progress = time.monotonic()
+        self.in_flight[ref] = None
+        self.unsent.append(ref)
 
-    def room(self, group_size: int) -> int:
-        """How many problems it should have in hand."""
-        return max(1, math.ceil(IN_HAND * self.capacity / group_size))
+    def target(self, group_size: int) -> int:
+        """How many problems it should have in flight."""
+        return max(1, math.ceil(WORK_PER_CAPACITY * self.capacity / group_size))

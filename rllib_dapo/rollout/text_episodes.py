@@ -17,7 +17,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.rewards.composition import PlayedAnswer, RewardComposer
 from rllib_dapo.rewards.reflection import count_reflections
-from rllib_dapo.rollout.engine.base import SampledAnswer
+from rllib_dapo.rollout.engine.base import SampledCompletion
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 Scored = tuple[float | None, Mapping[str, Any]]
@@ -71,7 +71,7 @@ class TextEpisodes:
         return self._renderer.render(info.get("messages", observation))
 
     def group(
-        self, ref: ProblemRef, prompt: Prompt, answers: Sequence[SampledAnswer], version: int
+        self, ref: ProblemRef, prompt: Prompt, answers: Sequence[SampledCompletion], version: int
     ) -> Group:
         """Score all answers to a problem: the environment first, then the reward functions.
 
@@ -105,7 +105,7 @@ class TextEpisodes:
             while spare:
                 spare.pop().close()
 
-    def _play(self, ref: ProblemRef, answers: Sequence[SampledAnswer]) -> list[PlayedAnswer]:
+    def _play(self, ref: ProblemRef, answers: Sequence[SampledCompletion]) -> list[PlayedAnswer]:
         """One episode for each completion, all from the same reset."""
         texts = [self._tokenizer.decode(a.token_ids, skip_special_tokens=True) for a in answers]
         if find_score_group(self._environment(ref)) is None:
@@ -160,7 +160,7 @@ def find_score_group(env: Any) -> Callable[[Sequence[str]], Sequence[Scored]] | 
 
 
 def _played(
-    problem: Any, answer: SampledAnswer, text: str, score: float | None, info: Mapping[str, Any]
+    problem: Any, answer: SampledCompletion, text: str, score: float | None, info: Mapping[str, Any]
 ) -> PlayedAnswer:
     number = float("nan") if score is None else float(score)
     completion = Completion(

@@ -12,8 +12,7 @@ from rollout_batches import settled_batch
 from rollout_driver import make_rollouts, scripted_config
 from rollout_virtual import VirtualCalls
 
-from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-from rllib_dapo.rollout.engine.scripted import StepTime
+from rllib_dapo.rollout.engine.scripted import CompletionLengths, StepTime
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.rollouts import RolloutBatch, Rollouts
 from rllib_dapo.rollout.runner_pool import RunnerPool
@@ -28,7 +27,7 @@ SIZE = 4
 def small_config(**settings: Any) -> Any:
     """Answers of about 20 tokens, a fifth of them cut; an engine computes 8 at once."""
     engine = {
-        "lengths": AnswerLengths(median=20, sigma=0.8, endless=0.1),
+        "lengths": CompletionLengths(median=20, sigma=0.8, endless=0.1),
         "step_time": StepTime(fixed_s=0.001),
         "capacity": 8,
     }
@@ -38,7 +37,9 @@ def small_config(**settings: Any) -> Any:
 
 
 def virtual(config: Any, runners: int) -> Rollouts:
-    pool = RunnerPool(VirtualCalls(config, runners), config, seed=0, equip=lambda numbers: [])
+    pool = RunnerPool(
+        VirtualCalls(config, runners), config, seed=0, send_weights=lambda numbers: []
+    )
     return Rollouts(config, pool, ProblemSource(config))
 
 
@@ -136,7 +137,7 @@ def test_partial_rollouts_finish_batches_sooner_when_answers_are_uneven():
     def seconds(unfinished: str) -> float:
         config = small_config(unfinished_groups=unfinished)
         calls = VirtualCalls(config, 16)
-        pool = RunnerPool(calls, config, seed=0, equip=lambda numbers: [])
+        pool = RunnerPool(calls, config, seed=0, send_weights=lambda numbers: [])
         batches(Rollouts(config, pool, ProblemSource(config)), 4)
         return calls.now
 

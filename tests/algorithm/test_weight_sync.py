@@ -11,22 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference_model import answer_logprobs, embedded_model
 from weight_sync_parts import (
-    DirectRunners,
+    DirectCalls,
     EngineInside,
     PlainEngine,
-    RunnerGroup,
     local_learners,
+    selected_sync,
     step,
+    weight_sync,
 )
 
 from rllib_dapo.algorithm.weight_sync.checks import SyncChecks
-from rllib_dapo.algorithm.weight_sync.choose import choose_transport
-from rllib_dapo.algorithm.weight_sync.make import make_weight_sync
-from rllib_dapo.algorithm.weight_sync.object_store import ObjectStoreSync
-from rllib_dapo.algorithm.weight_sync.parity import learner_logprobs, probe_text
-from rllib_dapo.algorithm.weight_sync.runners import RunnerEngines
+from rllib_dapo.algorithm.weight_sync.learners import learner_logprobs, probe_text
+from rllib_dapo.algorithm.weight_sync.object_store import ObjectStoreTransport
+from rllib_dapo.algorithm.weight_sync.transport import choose_transport
 from rllib_dapo.errors import EngineError, SettingError
 from rllib_dapo.model.device import Place, place_of
+from rllib_dapo.rollout.runner_calls import LocalCalls
+from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 
@@ -95,7 +96,7 @@ def test_an_engine_in_the_drivers_process_is_reached_through_the_object_store():
 @pytest.mark.parametrize(
     ("interval", "expected"), [(0, []), (1, [1, 2, 3, 4, 5, 6, 7]), (3, [1, 2, 4, 7])]
 )
-def test_the_first_two_syncs_are_checked_and_then_every_so_many_th(interval, expected):
+def test_the_first_two_syncs_are_checked_and_then_one_in_each_interval(interval, expected):
     checks = SyncChecks(interval)
     assert [sync for sync in range(1, 8) if checks.due()] == expected
 
@@ -148,10 +149,12 @@ def swapped(weights: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("by_reference", [True, False])
 def test_weights_that_arrive_agree_to_a_small_part_of_the_tolerance(by_reference):
     group, engine = local_learners(), PlainEngine()
-    sync = ObjectStoreSync(group, SyncChecks(1), in_process=by_reference)
+    sync = weight_sync(
+        ObjectStoreTransport(group, in_process=by_reference), DirectCalls({0: engine})
+    )
     for number in range(3):
         step(group, seed=number)
-        report = sync.send(DirectRunners({0: engine}))
+        report = sync.send([0])
         assert (report.served, report.failed) == ((0,), {})
         assert report.gap < sync._checks.tolerance / 100
         assert engine.version == report.version == group._learner._weights_seq_no
@@ -165,7 +168,7 @@ def test_parity_finds_a_missing_head_swapped_tensors_and_a_stale_engine(tamper, 
     step(group, scale=scale)
     engine = PlainEngine(tamper)
     with pytest.raises(EngineError, match=r"differ by .*sync_check_tolerance=0.001.*object_store"):
-        ObjectStoreSync(group, SyncChecks(1)).send(DirectRunners({0: engine}))
+        weight_sync(ObjectStoreTransport(group), DirectCalls({0: engine})).send([0])
     assert "differ by" in engine.refusal
 
 
@@ -173,7 +176,7 @@ def test_an_engine_that_differs_is_named_and_the_others_serve():
     group = local_learners()
     step(group)
     engines = {1: PlainEngine(), 2: PlainEngine(without_head), 3: PlainEngine()}
-    report = ObjectStoreSync(group, SyncChecks(1)).send(DirectRunners(engines))
+    report = weight_sync(ObjectStoreTransport(group), DirectCalls(engines)).send([1, 2, 3])
     assert report.served == (1, 3)
     assert list(report.failed) == [2]
     assert engines[2].refusal == report.failed[2]
@@ -182,14 +185,14 @@ def test_an_engine_that_differs_is_named_and_the_others_serve():
 def test_a_runner_that_lost_its_weights_gets_those_of_the_last_sync_again():
     """Not those that the learner has meanwhile: the other runners do not serve them yet."""
     group, late = local_learners(), PlainEngine()
-    sync = ObjectStoreSync(group, SyncChecks(1))
-    assert sync.send_again(DirectRunners({1: late})) is None
+    calls = DirectCalls({0: PlainEngine(), 1: late})
+    sync = weight_sync(ObjectStoreTransport(group), calls)
+    assert sync.send_again([1]) is None
     step(group, seed=1)
-    sent = sync.send(DirectRunners({0: PlainEngine()}))
+    sent = sync.send([0])
     step(group, seed=2)
-    report = sync.send_again(DirectRunners({1: late}))
-    assert report.version == late.version == sent.version
-    assert report.gap < 1e-5  # compared with what the learner said then
+    assert sync.send_again([1]) == (1,)  # compared with what the learner said then
+    assert late.version == sent.version
 
 
 # -- With the real engine, in this process ------------------------------------------------
@@ -205,12 +208,11 @@ def engine(session_runner, initial_weights) -> Any:
 
 def test_a_learner_in_the_engines_process_is_read_by_reference(engine):
     group = local_learners()
-    runners = RunnerEngines(RunnerGroup(local=EngineInside(engine)), timeout_s=60)
-    sync = make_weight_sync(group, runners)
-    assert sync.transport == "in_process"
+    sync = selected_sync(group, LocalCalls(EngineInside(engine)))
+    assert sync.transport.name == "in_process"
     for number in range(2):
         step(group, seed=number)
-        report = sync.send(runners)
+        report = sync.send([LOCAL_RUNNER])
         assert report.gap < 1e-5
         assert engine.weights_version == group._learner._weights_seq_no
     before = engine.prompt_logprobs(probe_text(99, 60))
@@ -220,10 +222,9 @@ def test_a_learner_in_the_engines_process_is_read_by_reference(engine):
 
 def test_the_engine_gets_the_sum_of_weights_and_adapters(engine):
     group = local_learners(lora_rank=4)
-    runners = RunnerEngines(RunnerGroup(local=EngineInside(engine)), timeout_s=60)
-    sync = make_weight_sync(group, runners)
+    sync = selected_sync(group, LocalCalls(EngineInside(engine)))
     step(group, scale=5e-2)
-    assert sync.send(runners).gap < 1e-5
+    assert sync.send([LOCAL_RUNNER]).gap < 1e-5
 
 
 @pytest.mark.parametrize("how", ["changed", "missing"])
@@ -253,14 +254,14 @@ def test_an_update_that_was_begun_and_never_finished_is_given_up_by_the_next(
     engine.submit("x", [5, 6, 7], 1, Sampling(1.0, 1.0, 8), seed=0)
     engine.weights.start(False)
     assert [engine.step() for _ in range(3)] == [[], [], []]
-    assert engine.num_unfinished == 1
+    assert engine.num_in_flight == 1
     with pytest.raises(EngineError, match="weights are a mixture"):
         engine.prompt_logprobs([3, 4, 5])
     engine.load_weights(initial_weights, 3)
     finished = []
-    while engine.num_unfinished:
+    while engine.num_in_flight:
         finished += engine.step()
-    assert finished[0].answers[0].versions == ((0, 3),)
+    assert finished[0].completions[0].versions == ((0, 3),)
 
 
 def test_rejected_weights_are_not_sampled_from(engine, initial_weights):
@@ -279,11 +280,11 @@ def test_the_probe_leaves_running_requests_alone_and_loses_none_that_finish(engi
             sampling = Sampling(1.0, 1.0, 1 + number)
             engine.submit(str(number), [5, 6, 7, 8], 2, sampling, seed=10 * number)
         finished: dict[str, Any] = {}
-        while engine.num_unfinished:
+        while engine.num_in_flight:
             if probing:
                 engine.prompt_logprobs(probe_text(99, 60))
             for request in engine.step():
-                finished[request.request_id] = [a.token_ids.tolist() for a in request.answers]
+                finished[request.request_id] = [a.token_ids.tolist() for a in request.completions]
         return finished
 
     expected = answers(probing=False)

@@ -130,36 +130,46 @@ def some_tensors() -> list[tuple[str, torch.Tensor]]:
 
 def test_tensors_come_out_of_shared_memory_as_they_went_in():
     tensors = some_tensors()
-    with shared_tensors(tensors) as description:
-        opened = open_shared_tensors(**description)
-    assert [name for name, _ in opened] == [name for name, _ in tensors]
-    for (_, before), (_, after) in zip(tensors, opened, strict=True):  # after the segment's end
-        assert before.dtype == after.dtype
+    with shared_tensors(tensors) as segment:
+        opened = dict(open_shared_tensors(segment))
+    assert opened.keys() == {name for name, _ in tensors}
+    for name, before in tensors:  # after the segment's end
+        after = opened[name]
+        assert (before.dtype, before.shape) == (after.dtype, after.shape)
         torch.testing.assert_close(before, after, rtol=0, atol=0)
 
 
+def test_tied_and_transposed_tensors_go_through_shared_memory_like_others():
+    table = torch.arange(6.0).view(2, 3)
+    tensors = {"tied": table, "head": table, "transposed": table.t(), "row": table[1]}
+    with shared_tensors(tensors.items()) as segment:
+        opened = dict(open_shared_tensors(segment))
+    for name, before in tensors.items():
+        torch.testing.assert_close(before, opened[name], rtol=0, atol=0)
+
+
 def test_a_readers_copy_cannot_change_what_others_read():
-    with shared_tensors([("a", torch.zeros(4))]) as description:
-        ((_, mine),) = open_shared_tensors(**description)
+    with shared_tensors([("a", torch.zeros(4))]) as segment:
+        ((_, mine),) = open_shared_tensors(segment)
         mine += 1
-        ((_, others),) = open_shared_tensors(**description)
+        ((_, others),) = open_shared_tensors(segment)
         assert others.tolist() == [0.0] * 4
 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_segment_is_gone_after_its_use_whether_it_fails_or_not(fails):
-    description: dict[str, Any] = {}
+    segment = ""
     try:
-        with shared_tensors([("a", torch.zeros(4))]) as made:
-            description = made
-            assert (SEGMENTS / made["segment"]).exists()
+        with shared_tensors([("a", torch.zeros(4))]) as segment:
+            assert (SEGMENTS / segment).exists()
             if fails:
                 raise RuntimeError
     except RuntimeError:
         pass
-    assert not (SEGMENTS / description["segment"]).exists()
+    assert segment
+    assert not (SEGMENTS / segment).exists()
     with pytest.raises(FileNotFoundError):
-        open_shared_tensors(**description)
+        open_shared_tensors(segment)
 
 
 def test_a_segment_whose_owner_is_killed_does_not_stay():
@@ -167,7 +177,7 @@ def test_a_segment_whose_owner_is_killed_does_not_stay():
         "import os, signal, sys, torch\n"
         "from rllib_dapo.rollout.engine.shared_tensors import shared_tensors\n"
         "with shared_tensors([('a', torch.zeros(4))]) as made:\n"
-        "    print(made['segment'], flush=True)\n"
+        "    print(made, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     process = subprocess.run(

@@ -20,7 +20,7 @@ from rllib_dapo.cli.transform.text_engine import EngineTexts
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_path
-from rllib_dapo.rollout.engine.base import FinishedRequest, SampledAnswer, Sampling
+from rllib_dapo.rollout.engine.base import FinishedRequest, SampledCompletion, Sampling
 
 STEPS = """Some words first.
 ## Form
@@ -180,12 +180,12 @@ class OneTokenAtATime:
         self.queue.append((request_id, prompt, n))
 
     @property
-    def num_unfinished(self) -> int:
+    def num_in_flight(self) -> int:
         return len(self.queue)
 
     def step(self) -> list[FinishedRequest]:
         request_id, prompt, n = self.queue.pop()  # the last one first
-        answer = SampledAnswer(np.array(prompt[-2:-1]), np.zeros(1, np.float32), "stop")
+        answer = SampledCompletion(np.array(prompt[-2:-1]), np.zeros(1, np.float32), "stop")
         return [FinishedRequest(request_id, (answer,) * n)]
 
 

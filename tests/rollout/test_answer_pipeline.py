@@ -31,7 +31,7 @@ class Engine:
         self._every, self._fails_at = every, fails_at
 
     @property
-    def num_unfinished(self) -> int:
+    def num_in_flight(self) -> int:
         return len(self.requests)
 
     def step(self) -> list[FinishedRequest]:

@@ -11,7 +11,7 @@ from reference_model import EOS, answer_logprobs, embedded_model, fresh_embedded
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model.facts import load_tokenizer, model_path
-from rllib_dapo.rollout.engine.base import SampledAnswer, Sampling
+from rllib_dapo.rollout.engine.base import SampledCompletion, Sampling
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -43,19 +43,22 @@ def sample(
     temperature: float = 1.0,
     top_p: float = 1.0,
     max_tokens: int = 64,
-) -> list[tuple[SampledAnswer, ...]]:
+) -> list[tuple[SampledCompletion, ...]]:
     """The answers to each prompt."""
     for i, prompt in enumerate(prompts):
         sampling = Sampling(temperature, top_p, max_tokens)
         engine.submit(str(i), prompt, n, sampling, seed=1_000 * seed + 100 * i)
     answers = {}
-    while engine.num_unfinished:
-        answers |= {request.request_id: request.answers for request in engine.step()}
+    while engine.num_in_flight:
+        answers |= {request.request_id: request.completions for request in engine.step()}
     return [answers[str(i)] for i in range(len(prompts))]
 
 
 def gap(
-    model: Any, prompts: list[list[int]], sampled: list[tuple[SampledAnswer, ...]], **distribution
+    model: Any,
+    prompts: list[list[int]],
+    sampled: list[tuple[SampledCompletion, ...]],
+    **distribution,
 ) -> float:
     """The largest difference between the engine's log-probabilities and a model's."""
     return max(
@@ -65,7 +68,7 @@ def gap(
     )
 
 
-def ids(sampled: list[tuple[SampledAnswer, ...]]) -> list[list[int]]:
+def ids(sampled: list[tuple[SampledCompletion, ...]]) -> list[list[int]]:
     return [a.token_ids.tolist() for answers in sampled for a in answers]
 
 
@@ -218,13 +221,13 @@ def test_running_answers_go_on_with_new_weights_and_each_token_knows_its_own(
     finished = {}
     for version in range(1, changes + 1):
         for _ in range(5):
-            finished |= {request.request_id: request.answers for request in engine.step()}
+            finished |= {request.request_id: request.completions for request in engine.step()}
         model = fresh_embedded_model()
         perturb(model, 1e-2, seed=version)
         models.append(model)
         engine.load_weights(state_of(model), version)
-    while engine.num_unfinished:
-        finished |= {request.request_id: request.answers for request in engine.step()}
+    while engine.num_in_flight:
+        finished |= {request.request_id: request.completions for request in engine.step()}
     stretches = 0
     for i, prompt in enumerate(prompts):
         for answer in finished[str(i)]:
@@ -245,12 +248,12 @@ def test_a_withdrawn_request_leaves_the_others_alone(engine, prompts):
         engine.submit(str(i), prompt, 4, Sampling(1.0, 1.0, 64), seed=0)
     engine.step()
     engine.abort(["0", "unknown"])
-    assert engine.num_unfinished == 1
+    assert engine.num_in_flight == 1
     finished = []
-    while engine.num_unfinished:
+    while engine.num_in_flight:
         finished += engine.step()
     assert [request.request_id for request in finished] == ["1"]
-    assert ids([finished[0].answers]) == ids(alone)
+    assert ids([finished[0].completions]) == ids(alone)
 
 
 # -- Sampling -----------------------------------------------------------------------------

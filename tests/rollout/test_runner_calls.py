@@ -67,14 +67,19 @@ class Group:
 def group(ray_session):
     """Two runners for all tests; each leaves both in service."""
     group = Group(restarts=9, size=2)
-    assert len(RemoteCalls(group).call("withdraw", [1, 2], 100.0)) == 2  # both have started
+    assert withdraw(RemoteCalls(group, 100.0), [1, 2]) == [1, 2]  # both have started
     yield group
     group._worker_manager.clear()
 
 
 @pytest.fixture
 def calls(group) -> RemoteCalls:
-    return RemoteCalls(group)
+    return RemoteCalls(group, 30.0)
+
+
+def withdraw(calls: Any, runners: list[int]) -> list[int]:
+    """Those of the runners that did it."""
+    return list(calls.call(runners, "withdraw").values)
 
 
 def replies(calls: RemoteCalls, count: int) -> dict[int, RunnerReply]:
@@ -104,21 +109,21 @@ def test_replies_say_whose_they_are_and_one_call_is_in_flight_per_runner(calls):
 
 
 def test_a_method_is_called_on_some_runners_and_those_that_did_it_are_named(calls):
-    assert sorted(calls.call("withdraw", [1, 2], 30.0)) == [1, 2]
-    assert calls.call("withdraw", [2], 30.0) == [2]
-    assert calls.call("withdraw", [], 30.0) == []
+    assert withdraw(calls, [1, 2]) == [1, 2]
+    assert withdraw(calls, [2]) == [2]
+    assert withdraw(calls, []) == []
 
 
 def test_a_call_of_rllibs_under_the_same_name_is_not_in_the_way(calls):
     """RLlib's setup sends a state to all runners and does not wait for the answer."""
     calls._group.foreach_env_runner_async("withdraw", tag="withdraw", kwargs={"seconds": 0.5})
-    assert sorted(calls.call("withdraw", [1, 2], 30.0)) == [1, 2]
+    assert withdraw(calls, [1, 2]) == [1, 2]
 
 
 def test_a_killed_runner_is_out_of_service_and_comes_back_as_another_process(calls):
     before = process(calls, 1)
     os.kill(before, signal.SIGKILL)
-    assert calls.call("withdraw", [1, 2], 30.0) == [2]
+    assert withdraw(calls, [1, 2]) == [2]
     assert calls.alive() == [2]
     assert not calls.start(1, None, 0.0)
     assert wait_until_back(calls) == [1]
@@ -130,7 +135,7 @@ def test_a_killed_runner_is_out_of_service_and_comes_back_as_another_process(cal
 def test_a_runner_that_hangs_is_killed_and_its_late_reply_is_never_seen(calls):
     process(calls, 1)
     calls.start(1, None, 3600.0)
-    assert calls.call("withdraw", [1, 2], 0.2) == [2]
+    assert withdraw(RemoteCalls(calls._group, 0.2), [1, 2]) == [2]
     calls.kill(1)
     assert calls.alive() == [2]
     assert wait_until_back(calls) == [1]
@@ -138,9 +143,9 @@ def test_a_runner_that_hangs_is_killed_and_its_late_reply_is_never_seen(calls):
 
 
 def test_a_runner_that_may_not_start_again_is_named_once_and_not_asked_for_ever(caplog):
-    calls = RemoteCalls(Group(restarts=0, size=1))
+    calls = RemoteCalls(Group(restarts=0, size=1), 30.0)
     os.kill(process(calls, 1), signal.SIGKILL)
-    assert calls.call("withdraw", [1], 30.0) == []
+    assert withdraw(calls, [1]) == []
     with caplog.at_level(logging.ERROR, "rllib_dapo"):
         until = time.monotonic() + 3.0
         while time.monotonic() < until:
@@ -169,5 +174,5 @@ def test_the_local_runner_works_when_its_reply_is_waited_for():
     ((number, reply),) = calls.replies()
     assert (number, reply.steps) == (LOCAL_RUNNER, os.getpid())
     assert calls.replies() == []
-    assert calls.call("withdraw", [LOCAL_RUNNER], 1.0) == [LOCAL_RUNNER]
+    assert withdraw(calls, [LOCAL_RUNNER]) == [LOCAL_RUNNER]
     assert calls.returned() == []

@@ -18,7 +18,7 @@ from strategies import make_group
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout import runner_pool
-from rllib_dapo.rollout.runner_calls import LocalCalls
+from rllib_dapo.rollout.runner_calls import CallResults, LocalCalls
 from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, SamplingJob
 from rllib_dapo.settings.general import DAPOSettings
@@ -117,10 +117,10 @@ class Calls:
         ]
         return [(number, reply) for number, reply in replies if reply is not None]
 
-    def call(self, method: str, runners: Sequence[int], timeout: float, **kwargs: Any) -> list[int]:
-        for number in runners:
-            getattr(self.runners[number], method)(**kwargs)
-        return list(runners)
+    def call(self, runners: Sequence[int], method: str, *arguments: Any) -> CallResults:
+        return CallResults(
+            {number: getattr(self.runners[number], method)(*arguments) for number in runners}
+        )
 
     def kill(self, runner: int) -> None:
         self.killed.append(runner)
@@ -132,7 +132,7 @@ class Calls:
             self.runners[number].restart()
         return back
 
-    def equip(self, runners: Sequence[int]) -> list[int]:
+    def send_weights(self, runners: Sequence[int]) -> list[int]:
         done = [number for number in runners if number not in self.refuse_weights]
         for number in done:
             self.runners[number].version = 0
@@ -149,7 +149,7 @@ def refs(count: int, *, evaluation: bool = False) -> list[ProblemRef]:
 
 
 def make_pool(calls: Calls, config: type[Settings] = Settings) -> RunnerPool:
-    return RunnerPool(calls, config(), seed=7, equip=calls.equip)
+    return RunnerPool(calls, config(), seed=7, send_weights=calls.send_weights)
 
 
 def sample(calls: Calls, problems: int, config: type[Settings] = Settings) -> list[Group]:
@@ -324,8 +324,8 @@ def test_a_runner_without_weights_stays_out_until_it_has_them():
 def test_runners_that_must_wait_for_new_weights_get_them_with_all_others():
     """Where the last weights were not kept there is nothing to send them before."""
     calls = Calls(Runner(), Runner(dies=0, comes_back=True))
-    pool = RunnerPool(calls, Patient(), seed=7, equip=lambda numbers: None)
-    pool.serve(0, calls.equip([1, 2]))
+    pool = RunnerPool(calls, Patient(), seed=7, send_weights=lambda numbers: None)
+    pool.serve(0, calls.send_weights([1, 2]))
     pool.ask(refs(6))
     while pool.in_flight:
         pool.poll()
@@ -439,7 +439,7 @@ def test_whatever_fails_and_whenever_each_problem_is_answered_exactly_once(data)
 
 
 def local_pool(runner: Runner) -> RunnerPool:
-    return RunnerPool(LocalCalls(runner), Settings(), seed=7, equip=lambda numbers: numbers)
+    return RunnerPool(LocalCalls(runner), Settings(), seed=7, send_weights=lambda numbers: numbers)
 
 
 def test_the_local_runner_answers_like_a_remote_one():

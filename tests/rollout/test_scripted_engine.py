@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 from strategies import examples
 
 from rllib_dapo.errors import EngineError, SettingError
-from rllib_dapo.rollout.engine.answer_lengths import AnswerLengths
-from rllib_dapo.rollout.engine.base import InferenceEngine, SampledAnswer, Sampling
-from rllib_dapo.rollout.engine.scripted import ScriptedEngine, StepTime
+from rllib_dapo.rollout.engine.base import InferenceEngine, SampledCompletion, Sampling
+from rllib_dapo.rollout.engine.scripted import CompletionLengths, ScriptedEngine, StepTime
 
 EOS = 1
 WORDS = range(3, 99)
-LENGTHS = AnswerLengths(median=6, sigma=0.8, endless=0.1)
+LENGTHS = CompletionLengths(median=6, sigma=0.8, endless=0.1)
 LIMIT = 20
 
 
-def make_engine(lengths: AnswerLengths = LENGTHS, **settings) -> InferenceEngine:
+def make_engine(lengths: CompletionLengths = LENGTHS, **settings) -> InferenceEngine:
     return ScriptedEngine(lengths, words=WORDS, eos=EOS, **settings)
 
 
@@ -31,20 +30,20 @@ def submit(engine: InferenceEngine, name: str, *, n: int = 4, seed: int = 0, lim
     engine.submit(name, [5, 6], n, Sampling(1.0, 1.0, limit), seed=seed)
 
 
-def drain(engine: InferenceEngine) -> dict[str, tuple[SampledAnswer, ...]]:
+def drain(engine: InferenceEngine) -> dict[str, tuple[SampledCompletion, ...]]:
     finished = {}
-    while engine.num_unfinished:
+    while engine.num_in_flight:
         for request in engine.step():
             assert request.request_id not in finished
-            finished[request.request_id] = request.answers
+            finished[request.request_id] = request.completions
     return finished
 
 
-def ids(answers: tuple[SampledAnswer, ...]) -> list[list[int]]:
+def ids(answers: tuple[SampledCompletion, ...]) -> list[list[int]]:
     return [answer.token_ids.tolist() for answer in answers]
 
 
-def alone(seed: int, n: int) -> tuple[SampledAnswer, ...]:
+def alone(seed: int, n: int) -> tuple[SampledCompletion, ...]:
     engine = make_engine()
     submit(engine, "x", n=n, seed=seed)
     return drain(engine)["x"]
@@ -103,23 +102,21 @@ def test_each_token_has_the_log_probability_of_a_uniform_draw():
 
 
 @pytest.mark.parametrize("endless", [0.0, 0.2])
-def test_lengths_have_the_median_the_spread_and_the_share_cut_that_they_are_told(endless):
-    lengths = AnswerLengths(median=2000, sigma=0.8, endless=endless)
+def test_lengths_have_the_median_the_spread_and_the_endless_share_that_they_are_told(endless):
+    lengths = CompletionLengths(median=2000, sigma=0.8, endless=endless)
     rng = np.random.default_rng(0)
     drawn = np.array([lengths.draw(rng) for _ in range(20_000)])
     ending = drawn[np.isfinite(drawn)]
     assert np.median(ending) == pytest.approx(2000, rel=0.03)
     assert np.log(ending).std() == pytest.approx(0.8, rel=0.03)
     assert np.isinf(drawn).mean() == pytest.approx(endless, abs=0.01)
-    assert (drawn > 8192).mean() == pytest.approx(lengths.share_cut(8192), abs=0.01)
-    assert lengths.share_cut(8192) > endless + 0.02
+    longer = 0.5 * math.erfc(math.log(8192 / 2000) / (0.8 * math.sqrt(2)))  # of those that end
+    assert (drawn > 8192).mean() == pytest.approx(endless + (1 - endless) * longer, abs=0.01)
 
 
 def test_without_spread_all_answers_have_one_length():
     rng = np.random.default_rng(0)
-    assert {AnswerLengths(median=7).draw(rng) for _ in range(20)} == {7.0}
-    assert AnswerLengths(median=7).share_cut(7) == 0.0
-    assert AnswerLengths(median=7, endless=0.1).share_cut(6) == 1.0
+    assert {CompletionLengths(median=7).draw(rng) for _ in range(20)} == {7.0}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +124,7 @@ def test_without_spread_all_answers_have_one_length():
 )
 def test_impossible_lengths_are_refused_by_name(name, value):
     with pytest.raises(SettingError, match=f"{name}="):
-        AnswerLengths(**{"median": 5.0, name: value})
+        CompletionLengths(**{"median": 5.0, name: value})
 
 
 @pytest.mark.parametrize("name", ["capacity", "tokens_per_step"])
@@ -177,7 +174,7 @@ def simulate(
     return done, seconds, versions
 
 
-def token_versions(answer: SampledAnswer) -> list[int]:
+def token_versions(answer: SampledCompletion) -> list[int]:
     starts = [*answer.versions, (len(answer.token_ids), -1)]
     return [version for (start, version), (end, _) in pairwise(starts) for _ in range(start, end)]
 
@@ -194,15 +191,15 @@ def test_order_time_and_versions_are_those_of_a_simulation_token_by_token(sizes,
     for i, n in enumerate(sizes):
         submit(engine, str(i), n=n, seed=100 * i)
     done, versions = [], {}
-    while engine.num_unfinished:
+    while engine.num_in_flight:
         if len(done) in changes:
             engine.load_weights({}, changes[len(done)])
             assert engine.weights_version == changes[len(done)]
         finished = engine.step()
         done.append({request.request_id for request in finished})
         for request in finished:
-            versions[request.request_id] = [token_versions(a) for a in request.answers]
-            for answer in request.answers:
+            versions[request.request_id] = [token_versions(a) for a in request.completions]
+            for answer in request.completions:
                 stretches = [version for _, version in answer.versions]
                 assert all(a != b for a, b in pairwise(stretches))
     assert (done, slept, versions) == simulate(sizes, capacity, changes)
@@ -211,19 +208,19 @@ def test_order_time_and_versions_are_those_of_a_simulation_token_by_token(sizes,
 def test_no_more_than_its_capacity_runs_and_the_first_come_run_first():
     slept: list[float] = []
     engine = make_engine(
-        AnswerLengths(median=5), capacity=8, step_time=StepTime(0.0, 1.0), sleep=slept.append
+        CompletionLengths(median=5), capacity=8, step_time=StepTime(0.0, 1.0), sleep=slept.append
     )
     for i in range(5):
         submit(engine, str(i))
     finished = []
-    while engine.num_unfinished:
+    while engine.num_in_flight:
         finished += [request.request_id for request in engine.step()]
     assert finished == ["0", "1", "2", "3", "4"]
     assert slept == [8.0] * 10 + [4.0] * 5
 
 
 def test_new_weights_mark_only_the_tokens_that_follow():
-    engine = make_engine(AnswerLengths(median=5), capacity=1)
+    engine = make_engine(CompletionLengths(median=5), capacity=1)
     submit(engine, "first", n=2)
     engine.step()
     engine.step()
@@ -234,7 +231,7 @@ def test_new_weights_mark_only_the_tokens_that_follow():
 
 
 def test_updates_without_end_leave_no_memory_behind():
-    engine = make_engine(AnswerLengths(median=3))
+    engine = make_engine(CompletionLengths(median=3))
     for version in range(1, 50):
         submit(engine, "x")
         engine.load_weights({}, version)
@@ -248,22 +245,22 @@ def test_updates_without_end_leave_no_memory_behind():
 
 
 def test_a_withdrawn_request_leaves_the_others_alone_and_gives_its_place_up():
-    engine = make_engine(AnswerLengths(median=LIMIT), capacity=4)
+    engine = make_engine(CompletionLengths(median=LIMIT), capacity=4)
     submit(engine, "0", seed=0)
     submit(engine, "1", seed=100)
     engine.step()
     engine.abort(["0", "unknown"])
-    assert engine.num_unfinished == 1
+    assert engine.num_in_flight == 1
     steps = 0
     finished = []
-    while engine.num_unfinished:
+    while engine.num_in_flight:
         finished += engine.step()
         steps += 1
     assert steps == LIMIT  # it did not wait for the one withdrawn
     assert [request.request_id for request in finished] == ["1"]
-    expected = make_engine(AnswerLengths(median=LIMIT))
+    expected = make_engine(CompletionLengths(median=LIMIT))
     submit(expected, "1", seed=100)
-    assert ids(finished[0].answers) == ids(drain(expected)["1"])
+    assert ids(finished[0].completions) == ids(drain(expected)["1"])
 
 
 def test_a_withdrawn_request_may_be_asked_again_with_the_same_answers():
@@ -281,11 +278,11 @@ def test_after_everything_is_withdrawn_steps_do_nothing_and_take_no_time():
     submit(engine, "0")
     submit(engine, "1")
     engine.abort_all()
-    assert (engine.num_unfinished, engine.step(), slept) == (0, [], [])
+    assert (engine.num_in_flight, engine.step(), slept) == (0, [], [])
 
 
 def test_the_id_of_an_unfinished_request_is_refused():
     engine = make_engine()
     submit(engine, "x")
-    with pytest.raises(EngineError, match="request_id='x' is unfinished"):
+    with pytest.raises(EngineError, match="request_id='x' is in flight"):
         submit(engine, "x")

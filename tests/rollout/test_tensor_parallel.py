@@ -11,12 +11,11 @@ import pytest
 import ray
 from engine_actor import PROMPT, EngineActor
 from reference_model import answer_logprobs, embedded_model
-from weight_sync_parts import RunnerGroup, language_model, local_learners, step
+from weight_sync_parts import RunnerGroup, language_model, local_learners, selected_sync, step
 
-from rllib_dapo.algorithm.weight_sync.make import make_weight_sync
-from rllib_dapo.algorithm.weight_sync.parity import probe_text
-from rllib_dapo.algorithm.weight_sync.runners import RunnerEngines
+from rllib_dapo.algorithm.weight_sync.learners import probe_text
 from rllib_dapo.model.facts import model_path
+from rllib_dapo.rollout.runner_calls import RemoteCalls
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -46,13 +45,12 @@ def test_an_engine_of_two_workers_samples_from_the_learners_model(engine):
     np.testing.assert_allclose(before, expected, atol=1e-4)
 
     group = local_learners()
-    runners = RunnerEngines(RunnerGroup({1: engine}), timeout_s=120)
-    sync = make_weight_sync(group, runners)
-    assert sync.transport == "object_store"
+    sync = selected_sync(group, RemoteCalls(RunnerGroup({1: engine}), timeout_s=120))
+    assert sync.transport.name == "object_store"
     own = segments()
     for number in range(2):
         step(group, seed=number)
-        report = sync.send(runners)
+        report = sync.send([1])
         assert (report.served, report.failed) == ((1,), {})
         assert report.gap < 1e-5
         ids, logprobs, ((_, version),) = ray.get(engine.sample.remote(seed=number))
@@ -72,14 +70,14 @@ def answer_logprobs_packed(causal_lm: Any, ids: list[int]) -> Any:
 
 def test_a_changed_tensor_is_found_in_the_workers_and_the_segment_is_freed(engine):
     group = local_learners()
-    runners = RunnerEngines(RunnerGroup({1: engine}), timeout_s=120)
+    calls = RemoteCalls(RunnerGroup({1: engine}), timeout_s=120)
     own = segments()
     state = {name: t.numpy() for name, t in embedded_model().state_dict().items()}
     from rllib_dapo.rollout.engine.checksums import checksum
 
     sums = {name: checksum(t) for name, t in embedded_model().state_dict().items()}
     sums["model.norm.weight"] += 1
-    answers = runners.call("load_weights", state, 7, sums)
-    assert "the checksum of model.norm.weight" in answers.failures[1]
+    results = calls.call_engines([1], "load_weights", state, 7, sums)
+    assert "the checksum of model.norm.weight" in results.failures[1].reason
     assert segments() <= own
-    assert not make_weight_sync(group, runners).send(runners).failed  # and a whole set cures it
+    assert not selected_sync(group, calls).send([1]).failed  # and a whole set cures it

@@ -58,26 +58,26 @@ class EngineActor:
 
     def tamper(self, how: str) -> None:
         """Change tensors of the next update on their way into the engine."""
-        from rllib_dapo.rollout.engine import received
+        from rllib_dapo.rollout.engine import transfer_engine
 
-        original = received.RecordingModel.load_weights
+        original = transfer_engine.RecordingModel.load_weights
 
         def load_weights(model: Any, weights: Any) -> Any:
-            received.RecordingModel.load_weights = original
+            transfer_engine.RecordingModel.load_weights = original
             changed = [(name, tensor.clone()) for name, tensor in weights]
             if how == "one element":
                 changed[0][1].view(-1)[5] += 1e-3
             return original(model, changed)
 
-        received.RecordingModel.load_weights = load_weights
+        transfer_engine.RecordingModel.load_weights = load_weights
 
     def sample(self, seed: int = 0) -> tuple[list[int], list[float], Any]:
         """An answer, its log-probabilities, and which weights sampled it."""
         self.engine.submit("x", PROMPT, 1, Sampling(1.0, 1.0, 16), seed=seed)
         finished = []
-        while self.engine.num_unfinished:
+        while self.engine.num_in_flight:
             finished += self.engine.step()
-        (answer,) = finished[0].answers
+        (answer,) = finished[0].completions
         return answer.token_ids.tolist(), answer.logprobs.tolist(), answer.versions
 
     def attribute(self, name: str) -> Any:

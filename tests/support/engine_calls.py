@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rllib_dapo.rollout.engine.received import ReceivedTensor
+from rllib_dapo.rollout.engine.served_weights import ReceivedTensor
 
 
 class RecordingLLM:

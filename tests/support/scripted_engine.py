@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from rllib_dapo.model.device import Place, place_of
-from rllib_dapo.rollout.engine.base import FinishedRequest, SampledAnswer, Sampling
+from rllib_dapo.rollout.engine.base import FinishedRequest, SampledCompletion, Sampling
 from rllib_dapo.rollout.env_runner import DAPOEnvRunner
 
 Script = Callable[[str, int], str]
@@ -61,11 +61,11 @@ class ScriptedEngine:
         steps = max(len(a.token_ids) for a in answers)
         self._running[request_id] = (steps, FinishedRequest(request_id, answers))
 
-    def _answer(self, text: str, sampling: Sampling) -> SampledAnswer:
+    def _answer(self, text: str, sampling: Sampling) -> SampledCompletion:
         ids = [*self._tokenizer.encode(text), self._tokenizer.eos_token_id]
         reason = "stop" if len(ids) <= sampling.max_tokens else "length"
         ids = ids[: sampling.max_tokens]
-        return SampledAnswer(np.array(ids, np.int64), np.full(len(ids), -1, np.float32), reason)
+        return SampledCompletion(np.array(ids, np.int64), np.full(len(ids), -1, np.float32), reason)
 
     def step(self) -> list[FinishedRequest]:
         finished = []
@@ -77,7 +77,7 @@ class ScriptedEngine:
         return finished
 
     @property
-    def num_unfinished(self) -> int:
+    def num_in_flight(self) -> int:
         return len(self._running)
 
     def abort_all(self) -> None:

@@ -11,10 +11,12 @@ import torch
 from learners import learner_config
 from reference_model import answer_logprobs, embedded_model
 
-from rllib_dapo.algorithm.weight_sync.interface import Answers
+from rllib_dapo.algorithm.weight_sync.checks import SyncChecks
+from rllib_dapo.algorithm.weight_sync.sync import WeightSync
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model.device import Place, place_of
+from rllib_dapo.rollout.runner_calls import CallFailure, CallResults, RunnerCalls
 
 ENV = "rllib_dapo/Arithmetic-v0"
 
@@ -30,21 +32,22 @@ class EngineInside:
 
 
 class RunnerGroup:
-    """As much of RLlib's group as `RunnerEngines` uses; actors by number, or a local runner."""
+    """As much of RLlib's group as `RemoteCalls.call` uses; actors by number."""
 
-    def __init__(self, actors: Mapping[int, Any] | None = None, local: Any = None) -> None:
-        self._actors = dict(actors or {})
-        self.local_env_runner = local
+    def __init__(self, actors: Mapping[int, Any]) -> None:
+        self._actors = dict(actors)
+        self.lost: set[int] = set()
         self._worker_manager = self
 
-    def num_remote_workers(self) -> int:
-        return len(self._actors)
-
     def healthy_worker_ids(self) -> list[int]:
-        return list(self._actors)
+        return [number for number in self._actors if number not in self.lost]
 
     def actors(self) -> dict[int, Any]:
         return self._actors
+
+    def set_actor_state(self, number: int, *, healthy: bool) -> None:
+        assert not healthy
+        self.lost.add(number)
 
 
 class PlainEngine:
@@ -82,27 +85,37 @@ class PlainEngine:
         self.refusal = reason
 
 
-class DirectRunners:
-    """Runners in this process by number, without Ray; a call may raise or fail."""
+class DirectCalls(RunnerCalls):
+    """Calls to engines in this process by number, without Ray; an engine may refuse."""
 
     def __init__(self, engines: Mapping[int, Any]) -> None:
         self.engines = dict(engines)
 
-    def ids(self) -> list[int]:
+    def alive(self) -> list[int]:
         return list(self.engines)
 
     def handles(self) -> dict[int, Any]:
         return {}
 
-    def call(self, method: str, *arguments: Any, only: Sequence[int] | None = None) -> Answers:
-        answers = Answers()
-        for runner, engine in self.engines.items():
-            if only is None or runner in only:
-                try:
-                    answers.values[runner] = attrgetter(method)(engine)(*arguments)
-                except EngineError as error:
-                    answers.failures[runner] = str(error)
-        return answers
+    def call(self, runners: Sequence[int], method: str, *arguments: Any) -> CallResults:
+        results = CallResults()
+        for runner in runners:
+            try:
+                engine = EngineInside(self.engines[runner])
+                results.values[runner] = getattr(engine, method)(*arguments)
+            except EngineError as error:
+                results.failures[runner] = CallFailure(str(error))
+        return results
+
+
+def weight_sync(transport: Any, calls: RunnerCalls, *, interval: int = 1) -> WeightSync:
+    """A sync that is checked each time, or as often as `interval` says."""
+    return WeightSync(transport, SyncChecks(interval), calls)
+
+
+def selected_sync(learner_group: Any, calls: RunnerCalls, **settings: Any) -> WeightSync:
+    """The sync that a run has which is configured for these learners."""
+    return WeightSync.select(learner_config("embedded", **settings), learner_group, calls)
 
 
 def local_learners(model: Any = "embedded", **settings: Any) -> Any:

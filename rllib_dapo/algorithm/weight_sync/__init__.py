@@ -1,1 +1,1 @@
-"""How the learner's weights reach the engines, and how that is checked."""
+"""Weights from the learners into the runners' engines; `sync.WeightSync` is the way in."""

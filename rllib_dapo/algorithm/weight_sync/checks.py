@@ -1,34 +1,39 @@
-"""Whether engine and learner have the same weights: when to ask, and what to say if not.
+"""Whether engine and learner have the same weights: when to check, and what to say if not.
 
-Two checks go together. Checksums compare, tensor by tensor, what was sent with what arrived,
-before it is loaded. Parity compares the log-probabilities of a fixed text by the learner and
-by the engine; it sees what checksums cannot: a tensor that was never sent, that the engine
-put elsewhere, or that it does not use.
+There are two checks. Checksums compare, tensor by tensor, what was sent with what arrived,
+before it is loaded. Parity compares the log-probabilities that learner and engine give a fixed
+text. It sees what checksums cannot: a tensor that was never sent, that the engine put elsewhere,
+or that it does not use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from rllib_dapo.algorithm.weight_sync.learners import Probe
+from rllib_dapo.rollout.runner_calls import CallFailure, RunnerCalls
 from rllib_dapo.types import FloatArray
 
 FLOAT32_TOLERANCE = 1e-3
-"""Mean difference allowed where both compute in float32, nats. Measured on the embedded model:
-4e-7 in order; with a stale output head 1.4e-3 after a step that moved each weight by 1e-4,
-and 1.4e-2 after one of 1e-3."""
+"""Mean difference allowed where both sides compute in float32, in nats. Measured on the embedded
+model: 4e-7 with equal weights; with a stale output head 1.4e-3 after a step that moved each
+weight by 1e-4, and 1.4e-2 after one of 1e-3."""
 
 LOW_PRECISION_TOLERANCE = 5e-2
-"""The same where one of them computes in bfloat16 or float16."""
+"""The same where one side computes in bfloat16 or float16."""
 
 
 class SyncChecks:
     """When a sync is checked, and how far engine and learner may differ.
 
     Args:
-        interval: the first two syncs are checked, then every so many-th; 0: none is.
-        tolerance: mean absolute difference of log-probabilities, nats; None: by the formats.
-        engine_dtype: what the engine computes in.
-        learner_dtype: what the learner computes in.
+        interval: the first two syncs are checked, then one in this many; 0 checks none.
+        tolerance: mean absolute difference of log-probabilities, in nats; None takes the default
+            for the number formats.
+        engine_dtype: the number format in which the engine computes.
+        learner_dtype: the number format in which the learner computes.
     """
 
     def __init__(
@@ -46,23 +51,47 @@ class SyncChecks:
         self.tolerance = default if tolerance is None else tolerance
 
     def due(self) -> bool:
-        """Count one more sync; whether it is to be checked.
+        """Count one more sync, and say whether it is to be checked.
 
-        The first one and the second: an engine starts from the learner's initial weights, so
-        only the second tells whether the first brought any.
+        The second one is checked like the first. An engine starts from the same files as the
+        learner, so only the second check tells whether the first sync brought any weights.
         """
         self._syncs += 1
         return bool(self._interval) and (
             self._syncs == 2 or (self._syncs - 1) % self._interval == 0
         )
 
+    def compare(
+        self, calls: RunnerCalls, runners: Sequence[int], probe: Probe, version: int
+    ) -> tuple[dict[int, CallFailure], float | None]:
+        """Compare engines with the learner, and take those that differ out of service.
+
+        Args:
+            calls: reaches the runners.
+            runners: the runners that took the weights.
+            probe: what the learner makes of a fixed text.
+            version: the version of the weights.
+
+        Returns:
+            Why runners must not serve, and the largest gap in nats (None without runners).
+        """
+        results = calls.call_engines(runners, "prompt_logprobs", probe.token_ids)
+        failures, gaps = dict(results.failures), []
+        for runner, logprobs in results.values.items():
+            gap = self.gap(probe.logprobs, logprobs)
+            gaps.append(gap)
+            if complaint := self.complaint(gap, version):
+                failures[runner] = CallFailure(complaint)
+                calls.call_engines([runner], "weights.reject", complaint)
+        return failures, max(gaps, default=None)
+
     def gap(self, learner: FloatArray, engine: FloatArray) -> float:
-        """Mean absolute difference of two series of log-probabilities, nats."""
+        """Mean absolute difference of two series of log-probabilities, in nats."""
         return float(np.abs(learner.astype(np.float64) - engine.astype(np.float64)).mean())
 
     def complaint(self, gap: float, version: int) -> str | None:
-        """What is wrong with an engine that differs so much from the learner, or None."""
-        if gap <= self.tolerance:  # a gap that is not a number is not
+        """What is wrong with an engine that differs from the learner by this gap, or None."""
+        if gap <= self.tolerance:  # False for a gap that is not a number
             return None
         return (
             f"with weights of version {version} engine and learner differ by {gap:.2g} nats on a "

@@ -2,13 +2,13 @@
 
     learner: state as arrays -> one object in shared memory -> engines of the node read it there
 
-Works everywhere. A node's engines share one copy; other nodes fetch one each. The object
-stays until the next sync, so that a runner that was restarted can be given the same weights.
+This works everywhere. The engines of a node share one copy; other nodes fetch one each. The
+object stays until the next sync, so that a runner that was restarted gets the same weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,26 +16,30 @@ from typing import Any
 import ray
 import torch
 
-from rllib_dapo.algorithm.weight_sync.checks import SyncChecks
-from rllib_dapo.algorithm.weight_sync.confirm import confirm
-from rllib_dapo.algorithm.weight_sync.interface import Runners, SyncReport
-from rllib_dapo.algorithm.weight_sync.learners import Probe, ask_learners, learner_probe, policy
+from rllib_dapo.algorithm.weight_sync.learners import (
+    Probe,
+    ask_first_learner,
+    learner_probe,
+    policy,
+)
 from rllib_dapo.algorithm.weight_sync.source import LearnerWeights
+from rllib_dapo.algorithm.weight_sync.transport import Delivery, TransportName
 from rllib_dapo.model.sharding import is_first
 from rllib_dapo.rollout.engine.checksums import checksum
+from rllib_dapo.rollout.runner_calls import RunnerCalls
 from rllib_dapo.types import CAUSAL_LM_PREFIX
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """What the first learner offers to the engines.
+class WeightSet:
+    """One version of the weights, as the first learner hands it out.
 
     Attributes:
-        version: of the weights.
-        weights: in a list of one (Ray would fetch a bare reference): the weights by name, or
-            where in the object store they are.
-        checksums: by name; None where this sync is not checked.
-        probe: likewise.
+        version: the version of the weights.
+        weights: a list with one entry, the weights by name or their reference in the object
+            store. Ray would replace a bare reference by the weights themselves.
+        checksums: the tensors' checksums by name; None where this sync is not checked.
+        probe: what the learner makes of a fixed text; None where this sync is not checked.
     """
 
     version: int
@@ -44,53 +48,54 @@ class Offer:
     probe: Probe | None = None
 
 
-class ObjectStoreSync:
+class ObjectStoreTransport:
     """The transports `object_store` and `in_process`.
 
     Args:
         learner_group: RLlib's.
-        checks: when and how closely a sync is checked.
         in_process: learner and engine are in this process: the engine reads the learner's own
             tensors, wherever they are.
     """
 
-    def __init__(self, learner_group: Any, checks: SyncChecks, *, in_process: bool = False) -> None:
-        self.transport = "in_process" if in_process else "object_store"
+    def __init__(self, learner_group: Any, *, in_process: bool = False) -> None:
+        self.name: TransportName = "in_process" if in_process else "object_store"
         self._learner_group = learner_group
-        self._checks = checks
-        self._last: Offer | None = None
+        self._kept: WeightSet | None = None
 
-    def send(self, runners: Runners) -> SyncReport:
-        """Bring the learner's weights into the engines and wait until they serve.
+    def send(self, calls: RunnerCalls, runners: Sequence[int], *, with_checks: bool) -> Delivery:
+        """Bring the learner's weights into the engines, and wait for all of them.
 
         Raises:
-            EngineError: no runner could take them.
+            EngineError: a learner could not hand out its weights.
             TrainingError: a learner is lost.
         """
-        self._last = None  # the store need not hold two
+        self._kept = None  # first, because the store need not hold two sets
         make = partial(
-            _offer,
-            with_checks=self._checks.due(),
-            by_reference=self.transport == "in_process",
-            in_store=bool(runners.handles()),
+            _weight_set,
+            with_checks=with_checks,
+            by_reference=self.name == "in_process",
+            in_store=bool(calls.handles()),
         )
-        offer = next(o for o in ask_learners(self._learner_group, make) if o is not None)
-        if self.transport == "object_store":
-            self._last = offer
-        return self._deliver(offer, runners)
+        weight_set = ask_first_learner(self._learner_group, make)
+        if self.name == "object_store":
+            self._kept = weight_set
+        return _deliver(weight_set, calls, runners)
 
-    def send_again(self, runners: Runners) -> SyncReport | None:
+    def send_again(self, calls: RunnerCalls, runners: Sequence[int]) -> Delivery | None:
         """Bring the weights of the last `send` to runners that have lost them."""
-        return None if self._last is None else self._deliver(self._last, runners)
-
-    def _deliver(self, offer: Offer, runners: Runners) -> SyncReport:
-        (weights,) = offer.weights
-        loaded = runners.call("load_weights", weights, offer.version, offer.checksums)
-        return confirm(runners, loaded, offer.version, offer.probe, self._checks)
+        return None if self._kept is None else _deliver(self._kept, calls, runners)
 
 
-def _offer(learner: Any, *, with_checks: bool, by_reference: bool, in_store: bool) -> Offer | None:
-    """Every learner's part; what the first of them offers."""
+def _deliver(weight_set: WeightSet, calls: RunnerCalls, runners: Sequence[int]) -> Delivery:
+    (weights,), version = weight_set.weights, weight_set.version
+    results = calls.call_engines(runners, "load_weights", weights, version, weight_set.checksums)
+    return Delivery(version, results, weight_set.probe)
+
+
+def _weight_set(
+    learner: Any, *, with_checks: bool, by_reference: bool, in_store: bool
+) -> WeightSet | None:
+    """Gather the weights, which is every learner's part; only the first returns them."""
     module = policy(learner)
     weights: Mapping[str, Any]
     if by_reference:
@@ -107,4 +112,4 @@ def _offer(learner: Any, *, with_checks: bool, by_reference: bool, in_store: boo
             for name, value in weights.items()
         }
     kept = ray.put(weights) if in_store else weights
-    return Offer(int(learner._weights_seq_no), [kept], checksums, probe)
+    return WeightSet(int(learner._weights_seq_no), [kept], checksums, probe)

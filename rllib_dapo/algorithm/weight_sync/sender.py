@@ -1,7 +1,7 @@
 """The learners' side of a transfer by NCCL or CUDA IPC, through vLLM's trainer engines.
 
 All learners go through the weights together; the first one sends. If sending fails, it still
-goes through what is left, so that no other learner waits in a collective call for ever.
+goes through the rest of the weights, because the other learners wait for it in collective calls.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import math
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import distributed as dist
 
-from rllib_dapo.algorithm.weight_sync.learners import Probe, learner_probe, policy
-from rllib_dapo.algorithm.weight_sync.runner_client import Member, RunnerClient, is_group
+from rllib_dapo.algorithm.weight_sync.learners import learner_probe, policy
 from rllib_dapo.algorithm.weight_sync.source import CheckedPass, LearnerWeights
+from rllib_dapo.algorithm.weight_sync.transfer_client import Receiver, TransferClient
+from rllib_dapo.algorithm.weight_sync.transport import Delivery
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model.sharding import is_first
 
-_BUFFER_BYTES = 256 * 2**20  # of a piece; vLLM's 1 GiB, twice, is much beside a learner
+_BUFFER_BYTES = 256 * 2**20  # of one piece; vLLM's 1 GiB, twice, is much beside a learner
 
-_END_SECONDS = 5.0  # for a call to end after its group was left
+_END_SECONDS = 5.0  # how long a call may take to end after its group was left
 
 _ENGINES = {
     "nccl": ("vllm.distributed.weight_transfer.nccl_engine", "NCCLTrainerWeightTransferEngine"),
@@ -34,101 +34,65 @@ _ENGINES = {
 """vLLM's trainer engine of each transport."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What the first learner says of a transfer.
+def connect_learner(
+    learner: Any, *, transport: str, receivers: Mapping[int, Receiver], timeout_s: float
+) -> None:
+    """Give a learner a `WeightSender` to these runners, as its attribute `weight_sender`.
 
-    Attributes:
-        version: of the weights.
-        served: runners that have them.
-        failures: why others do not.
-        lost: of these, the runners that are dead or silent.
-        probe: the learner's; None where this sync is not checked.
+    The sender before is closed. All learners of a run must do this at the same time.
     """
+    if learner.weight_sender is not None:
+        learner.weight_sender.close()
+    if learner.device.type != "cpu":
+        torch.accelerator.set_device_index(learner.device.index or 0)
+    learner.weight_sender = WeightSender(transport, receivers, timeout_s)
 
-    version: int
-    served: list[int]
-    failures: dict[int, str]
-    lost: set[int]
-    probe: Probe | None
 
-
-def send_weights(
-    learner: Any,
-    *,
-    transport: str,
-    members: Mapping[int, Member],
-    timeout_s: float,
-    with_checks: bool,
-    dtype: torch.dtype | None,
-) -> Sent | None:
-    """Every learner's part of one sync.
-
-    The connection stays with the learner; it is made anew if the runners are not the same
-    processes as last time.
+def send_weights(learner: Any, *, with_checks: bool, dtype: torch.dtype | None) -> Delivery | None:
+    """Every learner's part of one sync, by its `weight_sender`.
 
     Returns:
-        On the first learner how it went, else None.
+        What came of it, from the first learner; None from the others.
 
     Raises:
-        EngineError: nothing could be sent.
+        EngineError: the transfer failed as a whole; the senders have to be made anew.
     """
-    sender: WeightSender | None = getattr(learner, "weight_sender", None)
-    if sender is None or not sender.is_for(transport, members, timeout_s):
-        if sender is not None:
-            sender.close()
-        if learner.device.type != "cpu":
-            torch.accelerator.set_device_index(learner.device.index or 0)
-        sender = learner.weight_sender = WeightSender(transport, members, timeout_s)
-    module = policy(learner)
-    # Before anything can fail on the first learner only: it is a collective call.
+    sender: WeightSender = learner.weight_sender
+    module, version = policy(learner), int(learner._weights_seq_no)
+    # A collective call, so it comes before anything that can fail on the first learner only.
     probe = learner_probe(learner) if with_checks else None
-    weights = LearnerWeights(module.causal_lm, module.adapters, dtype)
-    version = int(learner._weights_seq_no)
-    try:
-        arrived = sender.send(weights, version, with_checksums=with_checks)
-    except BaseException:
-        learner.weight_sender = None
-        raise
-    if not is_first():
-        return None
-    client = sender.client
-    if client.failures:  # of those that are left a new group is made
-        sender.close()
-        learner.weight_sender = None
-    return Sent(version, client.serving if arrived else [], client.failures, client.lost, probe)
+    sender.send(
+        LearnerWeights(module.causal_lm, module.adapters, dtype),
+        version,
+        with_checksums=with_checks,
+    )
+    return Delivery(version, sender.client.results, probe) if is_first() else None
 
 
 class WeightSender:
-    """A learner's connection to the engines of some runners.
+    """A learner's connection to the engines of some runners; the first `send` opens it.
 
     Args:
         transport: `nccl` or `cuda_ipc`.
-        members: the runners.
-        timeout_s: for a whole transfer, connecting included.
+        receivers: the runners by number.
+        timeout_s: how long a whole transfer may take, connecting included, in seconds.
+
+    Attributes:
+        client: calls the runners, and knows which of them have failed.
     """
 
-    def __init__(self, transport: str, members: Mapping[int, Member], timeout_s: float) -> None:
-        self.members = dict(members)
-        self.client = RunnerClient(transport, members, timeout_s, self.close)
+    def __init__(self, transport: str, receivers: Mapping[int, Receiver], timeout_s: float) -> None:
+        self.client = TransferClient(transport, receivers, timeout_s, self.close)
+        self._receivers = dict(receivers)
         self._transport = transport
-        self.timeout_s = timeout_s
+        self._timeout_s = timeout_s
         self._engine: Any = None
 
-    def is_for(self, transport: str, members: Mapping[int, Member], timeout_s: float) -> bool:
-        """Whether it is the connection that these settings make."""
-        mine = self._transport, self.members, self.timeout_s
-        return mine == (transport, dict(members), timeout_s)
-
-    def send(self, weights: LearnerWeights, version: int, *, with_checksums: bool) -> bool:
-        """Send all weights once; returns when the runners serve them or have failed.
-
-        Returns:
-            False if some of the runners failed and the others waited for them in vain: they
-            have no weights, and the group is no more.
+    def send(self, weights: LearnerWeights, version: int, *, with_checksums: bool) -> None:
+        """Send all weights once; returns when every runner serves them or has failed.
 
         Raises:
-            EngineError: it failed as a whole, or took too long; `close` was called.
+            EngineError: the transfer failed as a whole, or took too long; `close` was called.
         """
         one_pass = CheckedPass(weights, with_checksums=with_checksums)
         self.client.begin(version, one_pass.checksums if with_checksums else None)
@@ -138,15 +102,13 @@ class WeightSender:
             else:
                 self._send(one_pass)
         except Exception as error:
-            # It may be known here before the runner's death has got about.
-            lost = self.client.wait_for_failure(_END_SECONDS)
             self.close()
-            if is_group(self._transport) and lost:
-                return False
-            raise EngineError(self._failed(str(error))) from error
+            raise EngineError(
+                f"weight_sync={self._transport!r}: runners {sorted(self._receivers)} did not all "
+                f"get the weights: {error}. Use `weight_sync: object_store` if this comes again"
+            ) from error
         finally:
             one_pass.finish()
-        return True
 
     def _send(self, one_pass: CheckedPass) -> None:
         if self._engine is None:
@@ -163,9 +125,9 @@ class WeightSender:
             "packed": True,
             "packed_buffer_size_bytes": _buffer_bytes(source),
         }
-        if is_group(self._transport):
+        if self._transport == "nccl":
             address, port = _free_address()
-            workers = sum(len(member.places) for member in self.members.values())
+            workers = sum(len(receiver.places) for receiver in self._receivers.values())
             settings |= {
                 "master_address": address,
                 "master_port": port,
@@ -175,38 +137,30 @@ class WeightSender:
         return engine_class.trainer_init(info, client=self.client, source=source)
 
     def _in_time(self, function: Callable[[], None]) -> None:
-        """Call a function that may wait for ever for a runner that died."""
+        """Call a function that might otherwise wait for ever for a runner that died."""
         errors: list[BaseException] = []
         device = torch.accelerator.current_device_index() if torch.cuda.is_available() else None
 
         def call() -> None:
             try:
-                if device is not None:  # a thread begins with the first GPU
+                if device is not None:  # a new thread starts on the first GPU
                     torch.accelerator.set_device_index(device)
                 function()
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
                 errors.append(error)
 
         thread = threading.Thread(target=call, daemon=True, name="weight-sender")
         thread.start()
-        thread.join(self.timeout_s)
+        thread.join(self._timeout_s)
         if thread.is_alive():
             self.close()  # ends NCCL's calls, and with them the thread
             thread.join(_END_SECONDS)
             raise TimeoutError(
-                f"nothing more came within runner_timeout_s={self.timeout_s:g}; raise it if the "
+                f"nothing more came within runner_timeout_s={self._timeout_s:g}; raise it if the "
                 "model is large"
             )
         if errors:
             raise errors[0]
-
-    def _failed(self, what: str) -> str:
-        said = "; ".join(f"runner {r}: {why}" for r, why in sorted(self.client.failures.items()))
-        return (
-            f"weight_sync={self._transport!r}: runners {sorted(self.members)} did not all get the "
-            f"weights: {what}. {said or 'No runner said why'}. Use `weight_sync: object_store` if "
-            "this comes again"
-        )
 
     def close(self) -> None:
         """Leave the group; a call that waits in it ends."""
@@ -222,7 +176,7 @@ def _buffer_bytes(source: CheckedPass) -> int:
 
 
 def _free_address() -> tuple[str, int]:
-    """Address of this node in the cluster, and a port that is free now."""
+    """The address of this node in the cluster, and a port that is free now."""
     import ray
 
     address = ray.util.get_node_ip_address() if ray.is_initialized() else "127.0.0.1"

@@ -1,8 +1,8 @@
 """The learner's weights as a stream: whole tensors, one at a time, as an engine wants them.
 
-A sharded model is gathered tensor by tensor, so beside its slices a GPU holds the largest of
-them only. Every learner goes through the stream at the same pace; to gather is a collective
-call.
+A sharded model is gathered tensor by tensor, so that beside its slices a GPU never holds more
+than one whole tensor. Gathering is a collective call, so every learner goes through the stream
+at the same pace.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rllib_dapo.rollout.engine.checksums import checksum
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """What is known of a tensor before it is made; vLLM's `ParamMeta` has the same fields."""
+    """What is known of a tensor before it is gathered; vLLM's `ParamMeta` has the same fields."""
 
     name: str
     dtype: torch.dtype
@@ -33,14 +33,14 @@ class TensorMeta:
 class LearnerWeights:
     """vLLM's `WeightSource` over the language model of a learner.
 
-    Names are those of `state_dict()`, tied ones included: an engine keeps a head of its own
-    even where the model's is its embedding. With adapters the names are the plain model's and
-    the weights the sums W + s·B·A.
+    The names are those of `state_dict()`, tied ones included, because an engine keeps an output
+    head of its own even where the model's head is its embedding. With LoRA adapters the names
+    are those of the plain model, and the weights are the sums W + s·B·A.
 
     Args:
-        causal_lm: whole or sharded.
-        adapters: where LoRA's adapters are; None: the model has none.
-        dtype: what floating-point weights are sent as; None: as they are.
+        causal_lm: the language model, whole or sharded.
+        adapters: where LoRA's adapters are; None if the model has none.
+        dtype: the format in which floating-point weights are sent; None sends them as they are.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LearnerWeights:
         self._dtype = dtype
 
     def metadata(self) -> list[TensorMeta]:
-        """What iteration yields; nothing is gathered for it."""
+        """Describes what iteration yields, without gathering it."""
         entries = []
         for name, own_name, tensor in self._names():
             dtype = tensor.dtype
@@ -61,7 +61,7 @@ class LearnerWeights:
         return entries
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors by name; every learner must go on to the end."""
+        """Yields (name, whole tensor); every learner must go on to the end."""
         state = self._state()
         with torch.no_grad():
             for name, own_name, tensor in self._names():
@@ -75,7 +75,7 @@ class LearnerWeights:
         return state
 
     def _names(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Name in the plain model, name in this model, tensor; adapters' own ones left out."""
+        """Yields (name in the plain model, name in this model, tensor), without LoRA's A and B."""
         adapters = self._adapters
         for own_name, tensor in self._state().items():
             if adapters is None:
@@ -88,8 +88,8 @@ class LearnerWeights:
                 yield own_name, own_name, tensor
 
     def _merged(self, own_name: str, weight: Tensor, state: dict[str, Tensor]) -> Tensor:
-        """W + s·B·A of one layer."""
-        assert self._adapters is not None  # noqa: S101 - only such layers have other names
+        """W + s·B·A for one layer."""
+        assert self._adapters is not None  # noqa: S101 - other names exist with adapters only
         layer = own_name.removesuffix(".base_layer.weight")
         layers = {layer: self._adapters.layers[layer]}
         one = LoRALayout(self._adapters.rank, self._adapters.scaling, layers)
@@ -101,15 +101,18 @@ class LearnerWeights:
 
 
 class CheckedPass:
-    """One pass through a source, which can be gone through to its end whatever happens.
+    """One pass through a source that always gets to its end, because other learners wait for it.
 
-    A thread that sends may have been given up and still be at it: each tensor is gathered by
-    one thread only, in the order of the other learners, and whoever comes after `finish` gets
-    none.
+    The thread that sends may still be running after the transfer was given up. So each tensor
+    is gathered by one thread only, in the order of the other learners, and after `finish` no
+    thread gets another one.
 
     Args:
-        source: to iterate once.
-        with_checksums: note the checksum of each tensor that goes out.
+        source: the weights, which are iterated once.
+        with_checksums: compute a checksum of each tensor that is sent.
+
+    Attributes:
+        checksums: by name, for the tensors sent so far.
     """
 
     def __init__(self, source: LearnerWeights, *, with_checksums: bool) -> None:
@@ -121,14 +124,14 @@ class CheckedPass:
         self.checksums: dict[str, int] = {}
 
     def metadata(self) -> list[TensorMeta]:
-        """As the source's."""
+        """The source's."""
         return self._source.metadata()
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        """What is left of the pass.
+        """Yields the rest of the pass.
 
         Raises:
-            EngineError: the pass was finished elsewhere.
+            EngineError: `finish` was called.
         """
         while (item := self._next()) is not None:
             name, tensor = item
@@ -143,7 +146,7 @@ class CheckedPass:
             return next(self._tensors, None)
 
     def finish(self) -> None:
-        """Go through what is left, for the other learners that gather it too."""
+        """Gather the rest, together with the other learners, and drop it."""
         with self._lock:
             self._over = True
             for _ in self._tensors:

@@ -2,99 +2,111 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import logging
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from rllib_dapo.algorithm.weight_sync.checks import SyncChecks
-from rllib_dapo.algorithm.weight_sync.confirm import confirm
-from rllib_dapo.algorithm.weight_sync.interface import Answers, Runners, SyncReport
-from rllib_dapo.algorithm.weight_sync.learners import ask_learners
-from rllib_dapo.algorithm.weight_sync.runner_client import Member
-from rllib_dapo.algorithm.weight_sync.sender import Sent, send_weights
+from rllib_dapo.algorithm.weight_sync.learners import ask_first_learner, ask_learners
+from rllib_dapo.algorithm.weight_sync.object_store import ObjectStoreTransport
+from rllib_dapo.algorithm.weight_sync.sender import connect_learner, send_weights
+from rllib_dapo.algorithm.weight_sync.transfer_client import Receiver
+from rllib_dapo.algorithm.weight_sync.transport import Delivery, TransportName
+from rllib_dapo.errors import EngineError
+from rllib_dapo.rollout.runner_calls import CallResults, RunnerCalls
 
-_ATTEMPTS = 3
+logger = logging.getLogger(__name__)
 
 
-class TransferSync:
+class TransferTransport:
     """The transports `nccl` and `cuda_ipc`.
 
-    Runners may come and go between syncs: each sync asks all of them first where they are,
-    and connects anew if that has changed.
+    Runners may come and go between syncs. Each sync first asks all of them where they are, and
+    connects anew if that has changed. If a transfer fails, which a runner that dies in the
+    middle is enough for, this sync goes through the object store instead.
 
     Args:
-        transport: which.
+        transport: `nccl` or `cuda_ipc`.
         learner_group: RLlib's.
-        checks: when and how closely a sync is checked.
-        timeout_s: for a whole transfer.
-        dtype: what weights are sent as; None: float32, as the learner has them. The engine's
-            own format halves what travels and changes nothing that it keeps.
+        timeout_s: how long a whole transfer may take, in seconds.
+        dtype: the format in which weights are sent; None sends the learner's float32. The
+            engine's own format halves what travels and changes nothing that the engine keeps.
     """
 
     def __init__(
         self,
-        transport: Literal["nccl", "cuda_ipc"],
+        transport: TransportName,
         learner_group: Any,
-        checks: SyncChecks,
         *,
         timeout_s: float,
         dtype: torch.dtype | None = None,
     ) -> None:
-        self.transport = transport
+        self.name = transport
         self._learner_group = learner_group
-        self._checks = checks
         self._timeout_s = timeout_s
         self._dtype = dtype
+        self._connected: dict[int, Receiver] | None = None
+        self._by_store: ObjectStoreTransport | None = None  # served the last sync
 
-    def send(self, runners: Runners) -> SyncReport:
-        """Bring the learner's weights into the engines and wait until they serve.
+    def send(self, calls: RunnerCalls, runners: Sequence[int], *, with_checks: bool) -> Delivery:
+        """Bring the learner's weights into the engines, and wait for all of them.
 
         Raises:
-            EngineError: no runner could take them, or a broadcast hangs: then all of them
-                have to be started again.
+            EngineError: the weights could not be sent through the object store either.
             TrainingError: a learner is lost.
         """
-        with_checks = self._checks.due()
-        failures: dict[int, str] = {}
-        times: Counter[int] = Counter()
-        lost: set[int] = set()
-        sent = Sent(-1, [], {}, set(), None)
-        for _ in range(_ATTEMPTS):
-            there = runners.call("places")
-            failures |= there.failures
-            lost |= there.lost
-            members = self._members(runners, there, times)
-            if not members:
-                break
-            send = partial(
-                send_weights,
-                transport=self.transport,
-                members=members,
-                timeout_s=self._timeout_s,
-                with_checks=with_checks,
-                dtype=self._dtype,
-            )
-            sent = next(s for s in ask_learners(self._learner_group, send) if s is not None)
-            failures |= sent.failures
-            lost |= sent.lost
-            times.update(list(sent.failures))
-            if sent.served:
-                break
-        failed = {runner: why for runner, why in failures.items() if runner not in sent.served}
-        loaded = Answers(dict.fromkeys(sent.served), failed, lost & failed.keys())
-        return confirm(runners, loaded, sent.version, sent.probe, self._checks)
+        self._by_store = None
+        there = calls.call_engines(runners, "places")
+        failures = dict(there.failures)
+        try:
+            delivery = self._transfer(calls, there, with_checks)
+        except EngineError as error:
+            logger.error("%s. This sync goes through the object store instead", error)
+            self._connected = None
+            # A broadcast ends for all its runners when one dies: ask which ones are left.
+            left = calls.call_engines(list(there.values), "places")
+            failures |= left.failures
+            self._by_store = ObjectStoreTransport(self._learner_group)
+            delivery = self._by_store.send(calls, list(left.values), with_checks=with_checks)
+        else:
+            if delivery.results.failures:  # such a runner may have left the group
+                self._connected = None
+        delivery.results.failures.update(failures)
+        return delivery
 
-    def _members(self, runners: Runners, there: Answers, times: Counter[int]) -> dict[int, Member]:
-        """Runners that answer; who failed once may have been torn along, twice is the cause."""
-        handles = runners.handles()
-        return {
-            runner: Member(handles[runner], tuple(places))
+    def _transfer(self, calls: RunnerCalls, there: CallResults, with_checks: bool) -> Delivery:
+        """Send to the runners that have said where they are."""
+        if not there.values:
+            raise EngineError("no runner answers")
+        handles = calls.handles()
+        receivers = {
+            runner: Receiver(handles[runner], tuple(places))
             for runner, places in there.values.items()
-            if times[runner] < 2
         }
+        if receivers != self._connected:
+            self._connected = None
+            ask_learners(
+                self._learner_group,
+                partial(
+                    connect_learner,
+                    transport=self.name,
+                    receivers=receivers,
+                    timeout_s=self._timeout_s,
+                ),
+            )
+            self._connected = receivers
+        return ask_first_learner(
+            self._learner_group,
+            partial(send_weights, with_checks=with_checks, dtype=self._dtype),
+        )
 
-    def send_again(self, runners: Runners) -> SyncReport | None:
-        """None: nothing is kept, and the learner may be ahead by now."""
-        return None
+    def send_again(self, calls: RunnerCalls, runners: Sequence[int]) -> Delivery | None:
+        """Bring the weights of the last `send` to runners that have lost them.
+
+        Returns:
+            None unless the last `send` went through the object store: a transfer keeps nothing,
+            and the learner may be ahead by now.
+        """
+        return None if self._by_store is None else self._by_store.send_again(calls, runners)

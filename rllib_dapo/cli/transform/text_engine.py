@@ -59,10 +59,10 @@ class EngineTexts:
                 seed = stream_seed(self._seed, self._submitted)
                 self._submitted += 1
                 self._engine.submit(str(number), token_ids, n, sampling, seed=seed)
-        while self._engine.num_unfinished:
+        while self._engine.num_in_flight:
             for request in self._engine.step():
                 texts[int(request.request_id)] = [
-                    self._decode(answer.token_ids) for answer in request.answers
+                    self._decode(answer.token_ids) for answer in request.completions
                 ]
         return texts
 

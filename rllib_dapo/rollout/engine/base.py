@@ -1,9 +1,9 @@
 """What the rest of the package knows of an inference engine.
 
-An engine takes requests (one prompt, n answers), is stepped by its owner, and hands back
-each request when all its answers are done. It has no thread of its own: whoever owns it
-decides when it computes. Every answer has a random stream of its own: what else runs beside it,
-and on which runner, does not change it.
+An engine takes requests (one prompt, n completions), is stepped by its owner, and hands back
+each request when all its completions are done. It has no thread of its own: its owner decides
+when it computes. Every completion has a random stream of its own, so neither what else runs
+beside it nor the runner that samples it changes it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from rllib_dapo.types import FinishReason, FloatArray, IntArray, VersionStarts
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How answers are sampled; nothing else than this has a say.
+    """How completions are sampled; these are the only sampling parameters.
 
     Attributes:
         temperature: 0 is greedy.
-        top_p: nucleus mass, 1 keeps the whole distribution.
-        max_tokens: longest answer, in tokens.
+        top_p: nucleus mass; 1 keeps the whole distribution.
+        max_tokens: the longest completion, in tokens.
     """
 
     temperature: float
@@ -33,18 +33,18 @@ class Sampling:
 
 
 def stream_seed(*entropy: int) -> int:
-    """A seed for `InferenceEngine.submit`: no two inputs share a stream with any n answers."""
+    """A seed for `InferenceEngine.submit`; other inputs give completions with other streams."""
     (word,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
-    return int(word >> np.uint64(2))  # so that seed plus n stays in 63 bits
+    return int(word >> np.uint64(2))  # so that the seed plus n stays below 2^63
 
 
 @dataclass(frozen=True, slots=True)
-class SampledAnswer:
-    """One answer as the engine sampled it.
+class SampledCompletion:
+    """One completion as the engine sampled it.
 
     Attributes:
         token_ids: int64[T], the closing EOS included when one was sampled.
-        logprobs: float32[T], nats, of the distribution sampled from.
+        logprobs: float32[T], in nats, under the distribution that was sampled from.
         finish_reason: see `FinishReason`.
         versions: which weights sampled which tokens, see `VersionStarts`.
     """
@@ -57,34 +57,34 @@ class SampledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FinishedRequest:
-    """All n answers of one request, in the engine's own order of sampling."""
+    """A request with all of its n completions, in the engine's own order of sampling."""
 
     request_id: str
-    answers: tuple[SampledAnswer, ...]
+    completions: tuple[SampledCompletion, ...]
 
 
 class InferenceEngine(Protocol):
     """A text generator whose weights can be replaced."""
 
     capacity: int
-    """Answers that it computes at once; more wait in its queue."""
+    """How many completions it computes at once; more wait in its queue."""
 
     def submit(
         self, request_id: str, prompt: Sequence[int], n: int, sampling: Sampling, *, seed: int
     ) -> None:
-        """Queue a request for n answers to one prompt.
+        """Queue a request for n completions of one prompt.
 
         Args:
-            request_id: comes back with the answers; not the id of an unfinished request.
+            request_id: comes back with the completions; no request in flight may have it.
             prompt: token ids.
-            n: answers, 1 or more.
+            n: how many completions, 1 or more.
             sampling: how to sample.
-            seed: of the random streams: answer i gets that of `seed + i`.
+            seed: completion i has the random stream of `seed + i`.
         """
         ...
 
     def step(self) -> list[FinishedRequest]:
-        """Compute one token of every running answer; return the requests now complete.
+        """Compute one token of every running completion; return the requests now complete.
 
         While the weights are being replaced it computes nothing.
 
@@ -99,23 +99,23 @@ class InferenceEngine(Protocol):
         ...
 
     @property
-    def num_unfinished(self) -> int:
-        """Requests submitted and not yet returned."""
+    def num_in_flight(self) -> int:
+        """How many requests are in flight: submitted and not yet returned."""
         ...
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Withdraw unfinished requests; what they have sampled is lost."""
+        """Withdraw requests in flight; what they have sampled is lost."""
         ...
 
     def abort_all(self) -> None:
-        """Withdraw every unfinished request."""
+        """Withdraw every request in flight."""
         ...
 
     def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Replace all weights and forget everything computed with the old ones.
+        """Replace all weights, and forget everything computed with the old ones.
 
-        Unfinished requests go on with the new weights from their next token; what they have
-        sampled stays, and `SampledAnswer.versions` says who sampled what.
+        Requests in flight go on with the new weights from their next token. What they have
+        sampled stays, and `SampledCompletion.versions` says which weights sampled it.
 
         Raises:
             EngineError: the weights do not fit; the engine then refuses to sample until a

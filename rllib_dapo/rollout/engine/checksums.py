@@ -4,9 +4,9 @@ On CPUs it is the CRC-32 of the bytes. On GPUs, so that nothing has to leave the
 
     c(x) = Σ_i (1 + i mod 65521) · w_i   mod 2^64
 
-where w_i are the tensor's bytes read as signed integers of its element size. Integers, so that
-the order of summation does not show; the factor makes elements that changed places visible,
-which a plain sum would not. Sender and receiver of a transfer use the same kind of device.
+where w_i are the tensor's bytes read as signed integers of its element size. The sum is over
+integers, so it does not depend on the order of summation. The factor shows elements that changed
+places, which a plain sum would not. Sender and receiver of a transfer use the same kind of device.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 @torch.no_grad()
 def checksum(tensor: Tensor) -> int:
-    """A checksum of the values of a tensor of any shape and format; these two are not in it.
+    """A checksum of a tensor's values; its shape and number format do not enter it.
 
-    It finds what goes wrong in transfers (missing, swapped, stale, cut, torn), not forgery.
+    It finds what goes wrong in transfers (missing, swapped, stale or torn data), not forgery.
     """
     flat = tensor.detach().contiguous().view(-1)
     if flat.device.type == "cpu":
@@ -34,7 +34,7 @@ def checksum(tensor: Tensor) -> int:
 
 
 def weighted_sum(flat: Tensor) -> int:
-    """The formula above, of a contiguous tensor of one dimension; int64."""
+    """The formula above for a contiguous tensor of one dimension, as a signed 64-bit integer."""
     words = flat.view(_INTEGERS[flat.element_size()])
     total = torch.zeros((), dtype=torch.int64, device=words.device)
     for start in range(0, len(words), _CHUNK):

@@ -3,7 +3,7 @@
     start -> receive (once, or piece by piece) -> finish: compared with what was sent -> serves
 
 From `start` on the engine's weights are a mixture. They serve again only after `finish` has
-found a complete set; an update that fails, or whose sender dies, leaves the engine refusing to
+found a complete set. An update that fails, or whose sender dies, leaves the engine refusing to
 sample until a complete set has arrived.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ import torch
 from torch import Tensor
 
 from rllib_dapo.errors import EngineError
-from rllib_dapo.rollout.engine.received import ReceivedTensor
 from rllib_dapo.rollout.engine.shared_tensors import shared_tensors
 from rllib_dapo.types import CAUSAL_LM_PREFIX
+
+Shapes = Mapping[str, tuple[int, ...]]
 
 _DISAGREE = "Does `model` name the same model for engine and learner?"
 _MIXTURE = (
@@ -31,25 +33,42 @@ _MIXTURE = (
 _ASLEEP = "the engine sleeps and has given up its weights; load a complete set before sampling"
 
 
+@dataclass(frozen=True, slots=True)
+class ReceivedTensor:
+    """One tensor of an update, as it arrived in a worker and before it was loaded.
+
+    Attributes:
+        shape: the tensor's shape.
+        checksum: see `engine.checksums`; None where this update is not checked.
+    """
+
+    shape: tuple[int, ...]
+    checksum: int | None
+
+
 class ServedWeights:
     """The weights of a `vllm.LLM`.
 
     Args:
         llm: vLLM's engine, with our weight transfer engine and worker extension.
-        own_processes: its workers are processes of their own (tensor parallelism), so tensors
-            go to them through shared memory.
+        own_processes: True if its workers are processes of their own (tensor parallelism), so
+            that tensors go to them through shared memory.
+
+    Attributes:
+        version: the version of the weights that serve.
+        updating: True while an update is in flight that may still succeed: whoever samples
+            waits for it.
+        refusal: why these weights must not serve, or None.
     """
 
     def __init__(self, llm: Any, *, own_processes: bool) -> None:
         self._llm = llm
         self._own_processes = own_processes
-        self._shapes: dict[str, tuple[int, ...]] | None = None  # of a complete set, by name
-        self._asleep: list[str] = []  # what of its memory is
+        self._shapes: Shapes | None = None  # of the first complete set, by name
+        self._asleep: list[str] = []  # vLLM's names of the memory that it has given up
         self.version = 0
         self.updating = False
-        """An update is in flight and may still succeed: whoever samples waits for it."""
         self.refusal: str | None = None
-        """Why these weights must not serve, or None."""
         llm.llm_engine.set_weight_version("0")
 
     def require_usable(self) -> None:
@@ -72,7 +91,7 @@ class ServedWeights:
 
         Args:
             weights: arrays or tensors by name, with or without the RLModule's prefix.
-            version: what to call them.
+            version: the version that these weights get.
             checksums: by name without the prefix; None does not check.
         """
         tensors = [
@@ -83,15 +102,15 @@ class ServedWeights:
             self._check_shapes({name: tuple(tensor.shape) for name, tensor in tensors}, version)
             self.start(checksums is not None)
             if self._own_processes:
-                with shared_tensors(tensors) as description:
-                    self._update({"shared": description})
+                with shared_tensors(tensors) as segment:
+                    self._update({"shared": segment})
                     self.finish(version, checksums)
             else:
                 self._update({"weights": tensors})
                 self.finish(version, checksums)
 
     def init_transfer(self, transport: str, arguments: Mapping[str, Any]) -> None:
-        """Make a transport ready; see `engine.weights.TransportInitInfo`."""
+        """Make a transport ready; see `engine.transfer_engine.TransportInitInfo`."""
         info = {"transport": transport, "arguments": dict(arguments)}
         self._llm.init_weight_transfer_engine({"init_info": info})
 
@@ -99,7 +118,7 @@ class ServedWeights:
         """Begin an update: nothing is sampled from now on.
 
         Args:
-            with_checksums: compute them of what arrives, for `finish`.
+            with_checksums: compute checksums of what arrives, for `finish`.
         """
         self._begin()
         with self._step_of_update():
@@ -113,12 +132,12 @@ class ServedWeights:
             self._update({"remote": dict(update)})
 
     def finish(self, version: int, checksums: Mapping[str, int] | None) -> None:
-        """Compare what arrived with what was sent; if nothing is amiss, it serves.
+        """Compare what arrived with what was sent; if they agree, it serves.
 
         Raises:
-            EngineError: tensors are missing, of other shapes, or not what was sent.
+            EngineError: tensors are missing, have other shapes, or are not what was sent.
         """
-        shapes: dict[str, tuple[int, ...]] = {}
+        shapes: Shapes = {}
         with self._step_of_update(version):
             for received in self._llm.llm_engine.collective_rpc("received_weights"):
                 shapes = {name: tensor.shape for name, tensor in received.items()}
@@ -127,7 +146,7 @@ class ServedWeights:
                     _check_checksums(received, checksums, version)
             self._llm.finish_weight_update(weight_version=str(version))
             self._wake("kv_cache")
-            # Unfinished requests compute their keys and values anew, with the new weights.
+            # Requests in flight compute their keys and values anew, with the new weights.
             self._llm.reset_prefix_cache(reset_running_requests=True)
         self._shapes = shapes
         self.version = version
@@ -135,7 +154,7 @@ class ServedWeights:
         self.refusal = None
 
     def reject(self, reason: str) -> None:
-        """Take the weights out of service: a check found them wrong."""
+        """Take the weights out of service, because a check found them wrong."""
         self.refusal = reason
 
     # -- Sleep --------------------------------------------------------------------------------
@@ -143,10 +162,10 @@ class ServedWeights:
     def sleep(self, keep_weights: bool) -> None:
         """Give up the memory of the key-value cache and of the weights (vLLM's sleep mode).
 
-        Unfinished requests stay, and are computed anew after waking up.
+        Requests in flight stay, and are computed anew after waking up.
 
         Args:
-            keep_weights: copy them to the CPU's memory; else new ones must follow.
+            keep_weights: copy the weights to the CPU's memory; otherwise new ones must follow.
         """
         if self._asleep:
             return
@@ -156,7 +175,10 @@ class ServedWeights:
             self.refusal = self.refusal or _ASLEEP
 
     def wake_up(self) -> None:
-        """Take the memory again. After a sleep without weights these are undefined until loaded."""
+        """Take the memory again.
+
+        After a sleep that did not keep the weights, they are undefined until new ones are loaded.
+        """
         self._wake("weights")
         self._wake("kv_cache")
 
@@ -191,11 +213,10 @@ class ServedWeights:
                 f"{which} do not fit the engine's model: {error}. {_DISAGREE}"
             ) from error
 
-    def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]], version: int) -> None:
+    def _check_shapes(self, shapes: Shapes, version: int) -> None:
         """Refuse weights unlike the first set: vLLM keeps the old ones where some are missing."""
         expected = shapes if self._shapes is None else self._shapes
-        differing = [n for n in {**expected, **shapes} if expected.get(n) != shapes.get(n)]
-        if differing:
+        if differing := _differing(expected, shapes):
             name = differing[0]
             raise EngineError(
                 f"weights of version {version} do not fit the engine's model: {name} has shape "
@@ -210,14 +231,18 @@ def _check_checksums(
 ) -> None:
     """Refuse tensors that are not, bit for bit, what the learner sent."""
     arrived = {name: tensor.checksum for name, tensor in received.items()}
-    differing = sorted(n for n in {**sent, **arrived} if sent.get(n) != arrived.get(n))
-    if differing:
+    if differing := sorted(_differing(sent, arrived)):
         raise EngineError(
             f"weights of version {version} arrived changed: the checksum of {differing[0]} is "
             f"{arrived.get(differing[0], 'none, it never came')}, the learner sent "
             f"{sent.get(differing[0], 'no such tensor')} ({len(differing)} tensors differ). Use "
             "another `weight_sync`; `object_store` works everywhere"
         )
+
+
+def _differing(expected: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Names whose values differ, or that only one of the two has."""
+    return [n for n in {**expected, **found} if expected.get(n) != found.get(n)]
 
 
 def _tensor(value: Any) -> Tensor:

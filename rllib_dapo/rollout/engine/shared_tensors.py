@@ -1,101 +1,61 @@
 """Tensors in one POSIX shared-memory segment, for worker processes on the same node.
 
-    owner --copies--> segment --description (names, formats, shapes, offsets)--> readers
+    owner --safetensors--> segment --its name--> readers
 
-The description is small and travels as a message; the tensors do not. The owner removes the
-segment, and if it is killed before it could, Python's resource tracker does.
+The segment holds a file in the safetensors format. Its name travels as a message; the tensors do
+not. The owner removes the segment, and if it is killed before it could, Python's resource tracker
+does.
 """
 
 from __future__ import annotations
 
-import math
-import mmap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any
 
-import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-_ALIGNMENT = 64  # bytes; vector loads of the reader's copy
-
-
-@dataclass(frozen=True, slots=True)
-class TensorPlace:
-    """Where one tensor lies in the segment.
-
-    Attributes:
-        name: of the weight.
-        dtype: its format, as in `torch.<dtype>`.
-        shape: of the tensor.
-        offset: bytes from the begin of the segment.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-    @property
-    def size(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
+_FOLDER = "/dev/shm"  # noqa: S108 - where Linux keeps segments
 
 
 @contextmanager
-def shared_tensors(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[dict[str, Any]]:
+def shared_tensors(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[str]:
     """Copy tensors into a segment that exists for as long as the context does.
 
     Args:
         tensors: (name, tensor) pairs, on any device.
 
     Yields:
-        What `open_shared_tensors` takes, of plain values.
+        The name of the segment, for `open_shared_tensors`.
 
     Raises:
-        OSError: the node has not enough shared memory (`/dev/shm`).
+        SafetensorError: the node has not enough shared memory.
     """
-    pairs = list(tensors)
-    places, end = [], 0
-    for name, tensor in pairs:
-        places.append(
-            TensorPlace(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), end)
-        )
-        end += -(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT
-    segment = SharedMemory(create=True, size=max(end, 1))
+    separate: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors:
+        storage = tensor.untyped_storage().data_ptr()
+        # The format has no shared storages: a tied tensor becomes a copy.
+        separate[name] = (tensor.clone() if storage in storages else tensor).contiguous()
+        storages.add(storage)
+    segment = SharedMemory(create=True, size=1)  # the file replaces its content and its size
     try:
-        for place, (_, tensor) in zip(places, pairs, strict=True):
-            if place.size:
-                _view(segment.buf, place).copy_(tensor.detach())
-        yield {"segment": segment.name, "places": [asdict(place) for place in places]}
+        save_file(separate, f"{_FOLDER}/{segment.name}")
+        yield segment.name
     finally:
         segment.close()
         segment.unlink()
 
 
-def open_shared_tensors(segment: str, places: Iterable[dict[str, Any]]) -> list[tuple[str, Tensor]]:
-    """The tensors of a segment, without a copy and not to be written to.
+def open_shared_tensors(segment: str) -> list[tuple[str, Tensor]]:
+    """The tensors of a segment by name, without a copy; writing to them changes nobody else's.
 
-    The memory stays as long as one of them lives, whatever becomes of the segment's name.
+    The memory stays as long as one of them lives, even when the segment has been removed.
 
     Raises:
         FileNotFoundError: the segment is gone.
     """
-    # Not by SharedMemory: its mapping must be closed by hand, after the last tensor.
-    with open(f"/dev/shm/{segment}", "rb") as file:  # noqa: S108 - where Linux has them
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    return [(place.name, _view(memory, place)) for place in map(_as_place, places)]
-
-
-def _as_place(place: dict[str, Any]) -> TensorPlace:
-    return TensorPlace(**{**place, "shape": tuple(place["shape"])})
-
-
-def _view(memory: Any, place: TensorPlace) -> Tensor:
-    dtype: torch.dtype = getattr(torch, place.dtype)
-    if not place.size:
-        return torch.empty(place.shape, dtype=dtype)
-    flat = torch.frombuffer(memory, dtype=dtype, count=place.size, offset=place.offset)
-    return flat.view(place.shape)
+    with safe_open(f"{_FOLDER}/{segment}", framework="pt") as file:
+        return [(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118

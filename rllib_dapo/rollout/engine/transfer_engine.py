@@ -2,19 +2,25 @@
 
 vLLM re-packs parameters when it starts, so they cannot be overwritten in place. Its
 layerwise reload restores each layer to the checkpoint's form, loads it and packs it again.
-We plug in as one more of its weight transfer engines, since vLLM knows one per engine, to be
-named when it starts. Ours takes tensors that are in this process or in shared memory on this
-node, and hands what comes over NCCL or CUDA IPC to vLLM's own engines.
+An engine of vLLM has one weight transfer engine, which is named when it starts, before it is
+known how weights will travel. So this module registers one for all transports: it takes tensors
+that are in this process or in shared memory on this node, and hands what comes over NCCL or CUDA
+IPC to vLLM's own engines.
 
     start_weight_update -> update_weights (once, or piece by piece) -> finish_weight_update
+
+vLLM's workers may be processes of their own. Each imports this module before it loads the
+model, because `WorkerExtension` is named in `worker_extension_cls`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -27,18 +33,20 @@ from vllm.model_executor.model_loader.reload.layerwise import (
     initialize_layerwise_reload,
 )
 
-from rllib_dapo.rollout.engine.received import ReceivedTensor, RecordingModel
+from rllib_dapo.model.device import Place, place_of
+from rllib_dapo.rollout.engine.checksums import checksum
+from rllib_dapo.rollout.engine.served_weights import ReceivedTensor
 from rllib_dapo.rollout.engine.shared_tensors import open_shared_tensors
 
 BACKEND = "rllib_dapo"
 
 REMOTE_TRANSPORTS = {"nccl": "nccl", "cuda_ipc": "ipc"}
-"""Our names of transports that vLLM's engines receive by, and vLLM's."""
+"""Our names of the transports by which vLLM's engines receive, and vLLM's names."""
 
 
 @dataclass
 class TransportInitInfo(WeightTransferInitInfo):
-    """Which transport to make ready, and what its own engine wants to know.
+    """Which transport to make ready, and what its own engine needs to know.
 
     Attributes:
         transport: a key of `REMOTE_TRANSPORTS`.
@@ -51,17 +59,44 @@ class TransportInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """The weights, or where they are; one of the three.
+    """The weights, or where they are; exactly one of the three is set.
 
     Attributes:
         weights: (name in the checkpoint, tensor) pairs in this process.
-        shared: what `shared_tensors` made, on this node.
+        shared: the name of a segment that `shared_tensors` made, on this node.
         remote: vLLM's update info of the transport that was made ready.
     """
 
-    weights: list[tuple[str, torch.Tensor]] | None = None
-    shared: dict[str, Any] | None = None
+    weights: list[tuple[str, Tensor]] | None = None
+    shared: str | None = None
     remote: dict[str, Any] | None = None
+
+
+class RecordingModel:
+    """Takes a model's place where weights are loaded: records each tensor, then passes it on.
+
+    Args:
+        model: has vLLM's `load_weights`.
+        with_checksums: compute checksums, which costs about as much as a copy.
+
+    Attributes:
+        received: what has been loaded so far, by name.
+    """
+
+    def __init__(self, model: Any, *, with_checksums: bool) -> None:
+        self._model = model
+        self._with_checksums = with_checksums
+        self.received: dict[str, ReceivedTensor] = {}
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> Any:
+        """Load an update, or a piece of it; vLLM's call."""
+        return self._model.load_weights(self._recorded(weights))
+
+    def _recorded(self, weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, Tensor]]:
+        for name, tensor in weights:
+            number = checksum(tensor) if self._with_checksums else None
+            self.received[name] = ReceivedTensor(tuple(tensor.shape), number)
+            yield name, tensor
 
 
 class TransferEngine(WeightTransferEngine[TransportInitInfo, UpdateInfo]):
@@ -93,7 +128,7 @@ class TransferEngine(WeightTransferEngine[TransportInitInfo, UpdateInfo]):
 
     def start_weight_update(self) -> None:
         """Bring the layers back to the form of a checkpoint."""
-        for layer in self.model.modules():  # what an update that failed has left behind
+        for layer in self.model.modules():  # clear what an update that failed has left behind
             info = get_layerwise_info(layer)
             info.loaded_weights.clear()
             info.load_numel = 0
@@ -115,7 +150,7 @@ class TransferEngine(WeightTransferEngine[TransportInitInfo, UpdateInfo]):
         if update_info.weights is not None:
             self._recording.load_weights(update_info.weights)
         elif update_info.shared is not None:
-            self._recording.load_weights(open_shared_tensors(**update_info.shared))
+            self._recording.load_weights(open_shared_tensors(update_info.shared))
         elif self._remote is None:
             raise RuntimeError("no transport was made ready (`init_weight_transfer`)")
         else:
@@ -126,7 +161,7 @@ class TransferEngine(WeightTransferEngine[TransportInitInfo, UpdateInfo]):
     def finish_weight_update(self) -> None:
         """Pack the layers again."""
         finalize_layerwise_reload(self.model, self.model_config)
-        # The sender's buffer is mapped by CUDA IPC until it is let go here.
+        # The sender's buffer stays mapped by CUDA IPC until it is released here.
         if (importer := getattr(self._remote, "_packed_importer", None)) is not None:
             importer.close()
 
@@ -137,7 +172,26 @@ class TransferEngine(WeightTransferEngine[TransportInitInfo, UpdateInfo]):
             self._remote = None
 
 
-def register() -> None:
-    """Make `BACKEND` known to vLLM in this process; calling it again does nothing."""
-    if BACKEND not in WeightTransferEngineFactory._registry:
-        WeightTransferEngineFactory.register_engine(BACKEND, TransferEngine)
+class WorkerExtension:
+    """Methods that `collective_rpc` calls in every worker of vLLM."""
+
+    device: Any
+    weight_transfer_engine: Any
+
+    def prepare_weight_update(self, with_checksums: bool) -> None:
+        """Give up an update that never finished, and say whether the next one has checksums."""
+        self._weight_update_active = False  # vLLM would refuse to start another one
+        self.weight_transfer_engine.with_checksums = with_checksums
+
+    def received_weights(self) -> dict[str, ReceivedTensor]:
+        """What the running weight update has brought so far."""
+        return dict(self.weight_transfer_engine.received)
+
+    def worker_place(self) -> Place:
+        """Where this worker computes."""
+        return place_of(self.device)
+
+
+# vLLM's process and its workers import this module before they need the engine.
+if BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(BACKEND, TransferEngine)
