@@ -19,6 +19,7 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
+from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
@@ -26,14 +27,13 @@ from rllib_dapo.rewards.composition import RewardComposer
 from rllib_dapo.rollout.actor_restart import retry_restart
 from rllib_dapo.rollout.answer_pipeline import Answered, AnswerPipeline
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
-from rllib_dapo.rollout.rl_episodes import as_episodes
 from rllib_dapo.rollout.sampling_job import (
     RunnerReply,
     SamplingJob,
     completion_seed,
     training_sampling,
 )
-from rllib_dapo.rollout.text_episodes import TextEpisodes, failed_group
+from rllib_dapo.rollout.text_episodes import TextEpisodes, as_episodes, failed_group
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
@@ -297,8 +297,6 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return self._make_env(evaluation=ref.evaluation)
 
     def _make_env(self, *, evaluation: bool) -> Any:
-        from rllib_dapo.algorithm.registration import make_env
-
         config = self.config
         if evaluation:
             config = config.get_evaluation_config_object() or config

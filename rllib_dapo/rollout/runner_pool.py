@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import heapq
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from rllib_dapo.errors import EngineError
 from rllib_dapo.rollout.problem_queue import ProblemQueue
 from rllib_dapo.rollout.runner_calls import RunnerCalls
-from rllib_dapo.rollout.runner_state import RunnerState
 from rllib_dapo.rollout.sampling_job import LOCAL_RUNNER, RunnerReply, make_job
 from rllib_dapo.rollout.text_episodes import failed_group
 from rllib_dapo.settings.general import DAPOSettings
@@ -34,6 +35,44 @@ logger = logging.getLogger(__name__)
 # driver about a millisecond, and some runner has always just finished something.
 _SLICE_SECONDS = (0.5, 2.0)
 _SLICE_SECONDS_PER_RUNNER = 1 / 64
+
+# How much work a runner has in flight, in multiples of what its engine computes at once. Half of
+# it waits in the engine's queue while the next message is on its way.
+_WORK_PER_CAPACITY = 1.5
+
+
+@dataclass
+class RunnerState:
+    """What the pool knows of one runner.
+
+    Attributes:
+        in_flight: the problems it is to answer.
+        unsent: those of them that it has not been told of yet.
+        calling: True while a call to it is in flight.
+        steps: engine steps it has reported; -1 before its first reply.
+        last_progress: when it last made progress or was idle, by `time.monotonic`.
+        capacity: completions that its engine computes at once; 1 before its first reply.
+        busy_s: seconds that its engine has computed, as it reports them.
+    """
+
+    in_flight: dict[ProblemRef, None] = field(default_factory=dict)
+    unsent: list[ProblemRef] = field(default_factory=list)
+    calling: bool = False
+    steps: int = -1
+    last_progress: float = field(default_factory=time.monotonic)
+    capacity: int = 1
+    busy_s: float = 0.0
+
+    def assign(self, ref: ProblemRef) -> None:
+        """Have it answer a problem."""
+        if not self.in_flight:
+            self.last_progress = time.monotonic()
+        self.in_flight[ref] = None
+        self.unsent.append(ref)
+
+    def target(self, group_size: int) -> int:
+        """How many problems it should have in flight."""
+        return max(1, math.ceil(_WORK_PER_CAPACITY * self.capacity / group_size))
 
 
 class RunnerPool:

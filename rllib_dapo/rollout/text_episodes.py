@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.rewards.composition import PlayedAnswer, RewardComposer
@@ -183,3 +184,24 @@ def failed_group(
     """The group of a problem that could not be posed, answered or scored."""
     text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
     return Group(ref, prompt, (), version, failure=text)
+
+
+def as_episodes(group: Group) -> list[SingleAgentEpisode]:
+    """The group as RLlib episodes, one per completion, with token ids as extra outputs."""
+    return [_episode(group, completion) for completion in group.completions]
+
+
+def _episode(group: Group, completion: Completion) -> SingleAgentEpisode:
+    return SingleAgentEpisode(
+        observations=[group.prompt.text, ""],
+        actions=[completion.text],
+        rewards=[completion.score + completion.extra_reward],
+        infos=[{}, completion.info],
+        terminated=not completion.truncated,
+        truncated=completion.truncated,
+        extra_model_outputs={
+            "token_ids": [completion.token_ids],
+            "action_logp": [completion.logprobs],
+        },
+        len_lookback_buffer=0,
+    )

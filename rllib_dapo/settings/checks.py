@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rllib_dapo.errors import SettingError, refuse
-from rllib_dapo.settings.bounds import Remedy
+from rllib_dapo.settings.choices import Remedy
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.settings.names import setting_kinds, written_name
 from rllib_dapo.settings.run import RunSettings

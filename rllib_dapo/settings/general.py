@@ -17,8 +17,15 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
 
-from rllib_dapo.settings.bounds import FINITE, Count, Remedy, Tokens
-from rllib_dapo.settings.choices import ChatMode, ProgressMode, RewardFailure
+from rllib_dapo.settings.choices import (
+    FINITE,
+    ChatMode,
+    Count,
+    ProgressMode,
+    Remedy,
+    RewardFailure,
+    Tokens,
+)
 from rllib_dapo.settings.learner import LearnerSettings
 from rllib_dapo.settings.rollout import RolloutSettings
 

@@ -8,16 +8,19 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from rllib_dapo.settings.bounds import FINITE, Count, Remedy, Tokens
 from rllib_dapo.settings.choices import (
+    FINITE,
     Aggregation,
     Baseline,
     ComputeDtype,
+    Count,
     ImportanceSampling,
     KLEstimator,
     LearningRateSchedule,
     OldLogprobs,
     RatioLevel,
+    Remedy,
+    Tokens,
 )
 
 

@@ -7,8 +7,15 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from rllib_dapo.settings.bounds import Count, Remedy, Threads
-from rllib_dapo.settings.choices import AtLimit, EngineDtype, UnfinishedGroups, WeightSyncChoice
+from rllib_dapo.settings.choices import (
+    AtLimit,
+    Count,
+    EngineDtype,
+    Remedy,
+    Threads,
+    UnfinishedGroups,
+    WeightSyncChoice,
+)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

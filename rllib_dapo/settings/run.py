@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt
 
-from rllib_dapo.settings.bounds import Count, Processors, Remedy
+from rllib_dapo.settings.choices import Count, Processors, Remedy
 from rllib_dapo.settings.general import DAPOSettings
 
 _MINIBATCH = Remedy(

@@ -13,8 +13,7 @@ from rllib_dapo.cli.transform import by_model
 from rllib_dapo.cli.transform.by_model import ModelOptions, read_steps, transform_by_model
 from rllib_dapo.cli.transform.dataset import transform_dataset
 from rllib_dapo.cli.transform.model_prompts import check_prompt, transformation_prompt
-from rllib_dapo.cli.transform.question import Transformed
-from rllib_dapo.cli.transform.refusal import RefusalError
+from rllib_dapo.cli.transform.question import RefusalError, Transformed
 from rllib_dapo.cli.transform.source_rows import Source
 from rllib_dapo.cli.transform.text_engine import EngineTexts
 from rllib_dapo.data.prompts import PromptRenderer

@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from strategies import examples
 
-from rllib_dapo.cli.transform.refusal import RefusalError
+from rllib_dapo.cli.transform.question import RefusalError
 from rllib_dapo.cli.transform.rules import transform_answer
 
 PLAIN = "Let $x$ and $y$ be real numbers. Find the answer."

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rllib_dapo.cli.transform import refusal
-from rllib_dapo.cli.transform.refusal import RefusalError
+from rllib_dapo.cli.transform import question as refusal
+from rllib_dapo.cli.transform.question import RefusalError
 from rllib_dapo.cli.transform.rules import transform_answer
 from rllib_dapo.rewards.grading.grade import grade
 

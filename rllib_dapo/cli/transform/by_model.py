@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rllib_dapo.cli.transform.model_prompts import HEADINGS, check_prompt, transformation_prompt
-from rllib_dapo.cli.transform.question import Transformed
-from rllib_dapo.cli.transform.refusal import RefusalError
+from rllib_dapo.cli.transform.question import RefusalError, Transformed
 from rllib_dapo.cli.transform.text_engine import TextEngine
 from rllib_dapo.errors import SettingError
 from rllib_dapo.rewards.grading.extract import clean

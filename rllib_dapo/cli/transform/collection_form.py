@@ -6,14 +6,16 @@ import re
 from fractions import Fraction
 from itertools import pairwise
 
-from rllib_dapo.cli.transform.question import Transformed, ask, ask_for_parts
-from rllib_dapo.cli.transform.refusal import (
+from rllib_dapo.cli.transform.question import (
     NOT_SIMPLIFIED,
     SEVERAL_ANSWERS,
     SEVERAL_READINGS,
     UNBOUNDED,
     UNKNOWN_FORM,
     RefusalError,
+    Transformed,
+    ask,
+    ask_for_parts,
 )
 from rllib_dapo.cli.transform.scalar import Scalar, approximate, rational
 from rllib_dapo.cli.transform.scalar_form import from_fraction, scalar_template

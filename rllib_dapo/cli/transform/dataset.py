@@ -11,8 +11,7 @@ from typing import Any
 
 from rllib_dapo.cli.transform.by_model import ModelOptions, transform_by_model
 from rllib_dapo.cli.transform.journal import REJECTED, Journal, TransformReport
-from rllib_dapo.cli.transform.question import Transformed
-from rllib_dapo.cli.transform.refusal import UNREADABLE, RefusalError
+from rllib_dapo.cli.transform.question import UNREADABLE, RefusalError, Transformed
 from rllib_dapo.cli.transform.rules import transform_answer
 from rllib_dapo.cli.transform.source_rows import Source, SourceRow
 from rllib_dapo.cli.transform.text_engine import TextEngine

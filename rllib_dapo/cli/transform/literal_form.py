@@ -6,14 +6,17 @@ import re
 from fractions import Fraction
 from math import gcd
 
-from rllib_dapo.cli.transform.question import Transformed, ask, ask_for_parts, free_letters
-from rllib_dapo.cli.transform.refusal import (
+from rllib_dapo.cli.transform.question import (
     NOT_SIMPLIFIED,
     SEVERAL_READINGS,
     SYMBOLIC,
     TOO_LARGE,
     UNKNOWN_FORM,
     RefusalError,
+    Transformed,
+    ask,
+    ask_for_parts,
+    free_letters,
 )
 from rllib_dapo.cli.transform.scalar_form import from_fraction, scalar_template
 from rllib_dapo.cli.transform.template import Part, Piece, Template

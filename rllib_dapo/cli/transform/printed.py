@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from rllib_dapo.cli.transform.refusal import WORDS, RefusalError
+from rllib_dapo.cli.transform.question import WORDS, RefusalError
 from rllib_dapo.rewards.grading.extract import clean, same_characters
 from rllib_dapo.rewards.grading.normalize import fraction_signs
 from rllib_dapo.rewards.grading.units import canonical_unit

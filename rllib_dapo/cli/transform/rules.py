@@ -25,8 +25,7 @@ from rllib_dapo.cli.transform.literal_form import (
     time_of_day,
 )
 from rllib_dapo.cli.transform.printed import printed, split_unit, unit_phrase, without_groups
-from rllib_dapo.cli.transform.question import Transformed, ask_for_parts, measured
-from rllib_dapo.cli.transform.refusal import (
+from rllib_dapo.cli.transform.question import (
     NOT_EVALUATED,
     NOT_SIMPLIFIED,
     RELATION,
@@ -37,6 +36,9 @@ from rllib_dapo.cli.transform.refusal import (
     UNKNOWN_FORM,
     WORDS,
     RefusalError,
+    Transformed,
+    ask_for_parts,
+    measured,
 )
 from rllib_dapo.cli.transform.scalar import Scalar
 from rllib_dapo.cli.transform.scalar_form import (

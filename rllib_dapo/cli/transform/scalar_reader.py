@@ -10,7 +10,7 @@ import re
 from fractions import Fraction
 from math import gcd
 
-from rllib_dapo.cli.transform.refusal import (
+from rllib_dapo.cli.transform.question import (
     IRRATIONAL_DENOMINATOR,
     NOT_EVALUATED,
     NOT_SIMPLIFIED,

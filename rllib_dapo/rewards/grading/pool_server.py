@@ -26,10 +26,7 @@ import struct
 import sys
 import types
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    from rllib_dapo.rewards.grading.algebra import Arithmetic
+from typing import Any, NoReturn
 
 SAME, DIFFERENT, OVER_LIMIT = b"=", b"!", b"m"
 READY = b"r"
@@ -144,7 +141,7 @@ def _judge(request: bytes) -> bytes:
 
 
 @functools.cache
-def _arithmetic() -> Arithmetic:
+def _arithmetic() -> Any:  # an `Arithmetic`, which is imported only after `_load`
     from rllib_dapo.rewards.grading.numeric import NumericArithmetic
 
     return NumericArithmetic()

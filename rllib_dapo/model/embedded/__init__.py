@@ -1,1 +1,0 @@
-"""The files of the embedded base model, which `scripts/tiny_math/make.py` writes."""
