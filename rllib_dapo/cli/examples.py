@@ -46,6 +46,12 @@ def example_file(name: str, folders: tuple[Path, ...] = _FOLDERS) -> Path:
 
 
 def title(path: Path) -> str:
-    """The first line of an example without its marks, if it is a comment or docstring."""
-    line = path.read_text(encoding="utf-8").partition("\n")[0].strip()
-    return line.strip('#" ') if line.startswith(("#", '"""')) else ""
+    """What an example is about: the comment or docstring at its top, to a line that ends in `.`."""
+    words = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith(("#", '"""')):
+            break
+        words.append(line.strip('#" '))
+        if words[-1].endswith("."):
+            break
+    return " ".join(words)

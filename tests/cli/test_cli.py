@@ -194,7 +194,7 @@ def test_evaluate_prints_and_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "tuned_examples"
     (place / "sweeps").mkdir(parents=True)
-    (place / "sums.yaml").write_text("# Sums in a minute.\nsums: {env: x}\n")
+    (place / "sums.yaml").write_text("# Sums\n# in a minute.\n# More.\nsums: {env: x}\n")
     (place / "sweeps" / "lr.yaml").write_text("lr: {env: x}\n")
     # Defaults are bound when a function is defined.
     for function in (examples.example_files, examples.example_file):
@@ -205,7 +205,9 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples(runs: Runs) -> None:
     listed = call("example", "list").stdout.splitlines()
     assert [" ".join(one.split()) for one in listed] == ["sums Sums in a minute.", "sweeps/lr"]
-    assert call("example", "get", "sums").stdout == "# Sums in a minute.\nsums: {env: x}\n"
+    assert (
+        call("example", "get", "sums").stdout == "# Sums\n# in a minute.\n# More.\nsums: {env: x}\n"
+    )
     assert "did you mean `sums`?" in call("example", "get", "sum").stderr
     assert call("example", "run", "sweeps/lr.yaml", "--set", "seed=1").exit_code == 0
     assert runs.experiments[0].config == {"env": "x", "seed": 1}

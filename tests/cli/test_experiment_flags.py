@@ -39,6 +39,7 @@ def test_grid_search_stays_tunes_own_form() -> None:
         ("tune.loguniform", [1e-5, 1e-3], (1e-5, 1e-3)),
         ("tune.quniform", [0.0, 1.0, 0.5], (0.0, 1.0)),
         ("tune.randint", [1, 5], (1, 4)),
+        ("tune.lograndint", [1, 5], (1, 4)),
         ("tune.choice", ["a", "b", 3], ("a", "b", 3)),
     ],
 )
