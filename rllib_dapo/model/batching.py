@@ -12,7 +12,7 @@ from the whole minibatch (`losses.aggregation.loss_weights`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,11 @@ import numpy.typing as npt
 from rllib_dapo.errors import SettingError, TrainingError
 from rllib_dapo.settings.checks import check_value
 from rllib_dapo.types import IntArray, TokenBatch
+
+_PER_SEQUENCE = ("prompt_lengths", "completion_lengths", "advantages", "loss_mask", "groups")
+_PER_COMPLETION_TOKEN = (
+    "old_logprobs", "weights_versions", "importance_weights", "reference_logprobs",
+)  # fmt: skip
 
 
 def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
@@ -32,15 +37,8 @@ def select(batch: TokenBatch, rows: npt.ArrayLike) -> TokenBatch:
     tokens = ragged_indices(batch.completion_lengths, picked)
     return TokenBatch(
         token_ids=batch.token_ids[ragged_indices(batch.lengths, picked)],
-        prompt_lengths=batch.prompt_lengths[picked],
-        completion_lengths=batch.completion_lengths[picked],
-        old_logprobs=batch.old_logprobs[tokens],
-        advantages=batch.advantages[picked],
-        loss_mask=batch.loss_mask[picked],
-        groups=batch.groups[picked],
-        weights_versions=batch.weights_versions[tokens],
-        importance_weights=batch.importance_weights[tokens],
-        reference_logprobs=batch.reference_logprobs[tokens],
+        **{name: getattr(batch, name)[picked] for name in _PER_SEQUENCE},
+        **{name: getattr(batch, name)[tokens] for name in _PER_COMPLETION_TOKEN},
     )
 
 
@@ -52,24 +50,16 @@ def concatenate(batches: Sequence[TokenBatch], *, distinct_groups: bool = False)
         distinct_groups: True numbers the groups of each batch after those of the batches
             before it. False keeps the numbers, for parts of one batch.
     """
-    groups = [batch.groups for batch in batches]
+    parts = [select(idle_row(0), []), *batches]  # An empty one gives the types of the columns.
+    columns = {
+        field.name: np.concatenate([getattr(part, field.name) for part in parts])
+        for field in fields(TokenBatch)
+    }
     if distinct_groups:
-        counts = [int(g.max()) + 1 if len(g) else 0 for g in groups]
-        starts = np.cumsum([0, *counts])
-        groups = [g + start for g, start in zip(groups, starts[:-1], strict=True)]
-    no_ints, no_floats = np.zeros(0, np.int64), np.zeros(0, np.float32)
-    return TokenBatch(
-        token_ids=np.concatenate([no_ints, *(b.token_ids for b in batches)]),
-        prompt_lengths=np.concatenate([no_ints, *(b.prompt_lengths for b in batches)]),
-        completion_lengths=np.concatenate([no_ints, *(b.completion_lengths for b in batches)]),
-        old_logprobs=np.concatenate([no_floats, *(b.old_logprobs for b in batches)]),
-        advantages=np.concatenate([no_floats, *(b.advantages for b in batches)]),
-        loss_mask=np.concatenate([np.zeros(0, np.bool_), *(b.loss_mask for b in batches)]),
-        groups=np.concatenate([no_ints, *groups]),
-        weights_versions=np.concatenate([no_ints, *(b.weights_versions for b in batches)]),
-        importance_weights=np.concatenate([no_floats, *(b.importance_weights for b in batches)]),
-        reference_logprobs=np.concatenate([no_floats, *(b.reference_logprobs for b in batches)]),
-    )
+        counts = [int(part.groups.max(initial=-1)) + 1 for part in parts]
+        starts = np.cumsum(counts) - counts
+        columns["groups"] += np.repeat(starts, [len(part) for part in parts])
+    return TokenBatch(**columns)
 
 
 def minibatches(

@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from rllib_dapo.errors import SettingError, TrainingError
-from rllib_dapo.model.packed_layout import BucketIndex, PackedLayout, VarlenIndex
+from rllib_dapo.model.packed_layout import BucketIndex, PackedLayout
 from rllib_dapo.model.packing import PackedRows
 
 PACKED_ATTENTION = "rllib_dapo_packed"
@@ -129,7 +129,7 @@ def packed_attention(
         )
     q, k, v = (_same_dtype(x, query)[0].transpose(0, 1) for x in (query, key, value))
     if _has_varlen_kernel(q.device) and _half_precision(q, v):
-        attended = _end_to_end(q, k, v, packed_layout.varlen, scaling)
+        attended = _end_to_end(q, k, v, packed_layout, scaling)
     else:
         attended = _in_buckets(q, k, v, packed_layout.buckets, scaling)
     return attended[None], None
@@ -170,17 +170,18 @@ def _in_buckets(
 
 
 def _end_to_end(
-    q: Tensor, k: Tensor, v: Tensor, index: VarlenIndex, scaling: float | None
+    q: Tensor, k: Tensor, v: Tensor, layout: PackedLayout, scaling: float | None
 ) -> Tensor:
     """Return [N, Hq, D] by PyTorch's kernel for sequences end to end; see `_in_buckets`."""
-    if index.gather is not None:
-        q, k, v = (x.index_select(0, index.gather) for x in (q, k, v))
-    starts, longest = index.starts, index.longest
+    if layout.gather is not None:
+        q, k, v = (x.index_select(0, layout.gather) for x in (q, k, v))
     attended: Any = varlen_attn(
-        q, k, v, starts, starts, longest, longest,
+        q, k, v, layout.starts, layout.starts, layout.longest, layout.longest,
         scale=scaling, window_size=(-1, 0), enable_gqa=True,
     )  # fmt: skip
-    result: Tensor = attended if index.scatter is None else attended.index_select(0, index.scatter)
+    result: Tensor = (
+        attended if layout.scatter is None else attended.index_select(0, layout.scatter)
+    )
     return result
 
 

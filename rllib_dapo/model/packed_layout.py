@@ -52,22 +52,6 @@ def attention_buckets(lengths: IntArray) -> list[IntArray]:
     return [*buckets, order[start:]] if len(order) else []
 
 
-class VarlenIndex(NamedTuple):
-    """Sequences end to end, for kernels that read sequences of any length.
-
-    Attributes:
-        gather: int64[E], see `PackedRows`, or None.
-        scatter: int64[N], see `PackedRows`, or None.
-        starts: int32[S + 1], where each sequence starts, and the end of the last one.
-        longest: tokens of the longest sequence.
-    """
-
-    gather: Tensor | None
-    scatter: Tensor | None
-    starts: Tensor
-    longest: int
-
-
 class BucketIndex(NamedTuple):
     """Sequences padded into buckets of [n, L] slots; there are M = Σ n·L slots in all.
 
@@ -107,16 +91,19 @@ class PackedLayout:
         self.longest = int(lengths.max(initial=0))
 
     @cached_property
-    def varlen(self) -> VarlenIndex:
-        """The indices for kernels that read sequences end to end."""
-        starts = np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int32)
-        gather, scatter = self._gather, self._scatter
-        return VarlenIndex(
-            gather=None if gather is None else self._tensor(gather),
-            scatter=None if scatter is None else self._tensor(scatter),
-            starts=self._tensor(starts),
-            longest=self.longest,
-        )
+    def gather(self) -> Tensor | None:
+        """int64[E], see `PackedRows`."""
+        return None if self._gather is None else self._tensor(self._gather)
+
+    @cached_property
+    def scatter(self) -> Tensor | None:
+        """int64[N], see `PackedRows`."""
+        return None if self._scatter is None else self._tensor(self._scatter)
+
+    @cached_property
+    def starts(self) -> Tensor:
+        """int32[S + 1], where each sequence starts, and the end of the last one."""
+        return self._tensor(np.concatenate([[0], np.cumsum(self._lengths)]).astype(np.int32))
 
     @cached_property
     def buckets(self) -> BucketIndex:

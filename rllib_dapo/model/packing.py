@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_dapo.model.batching import check_prompts, ragged_ranges
+from rllib_dapo.model.batching import check_prompts, ragged_indices, ragged_ranges
 from rllib_dapo.settings.checks import check_value
-from rllib_dapo.types import BoolArray, IntArray, TokenBatch
+from rllib_dapo.types import IntArray, TokenBatch
 
 # -- Which rows go through the model together -------------------------------------------------
 
@@ -255,96 +255,58 @@ def pack_rows(batch: TokenBatch, *, share_prompts: bool) -> PackedRows:
     """
     check_prompts(batch)
     prompts = distinct_prompts(batch) if share_prompts else np.arange(len(batch))
-    flat = _flat_row(batch, prompts)
-    order, sizes = flat.order, flat.sizes.ravel()
+    order = np.argsort(prompts, kind="stable")  # Rows with the same prompt follow one another.
+    places, size = _places(batch, prompts, order)
+    input_ids, position_ids = np.empty(size, np.int64), np.empty(size, np.int64)
+    input_ids[places] = batch.token_ids
+    position_ids[places] = ragged_ranges(np.zeros_like(order), batch.lengths)
 
-    prompt_source = np.cumsum(batch.lengths) - batch.lengths  # in `batch.token_ids`
-    completion_source = prompt_source + batch.prompt_lengths
-    sources = np.stack([prompt_source[order], completion_source[order]], axis=1)
-    first_positions = np.stack([np.zeros_like(order), batch.prompt_lengths[order]], axis=1)
-
-    lengths, gather, scatter = _attention_sequences(batch, flat)
+    completion_starts = np.cumsum(batch.lengths) - batch.completion_lengths
+    before_targets = ragged_ranges(completion_starts - 1, batch.completion_lengths)
+    lengths, gather, scatter = _attention_sequences(batch, prompts, order, places, size)
     return PackedRows(
-        input_ids=batch.token_ids[ragged_ranges(sources.ravel(), sizes)][None],
-        position_ids=ragged_ranges(first_positions.ravel(), sizes)[None],
-        predictors=_predictors(batch, flat),
-        targets=batch.token_ids[ragged_ranges(completion_source, batch.completion_lengths)],
+        input_ids=input_ids[None],
+        position_ids=position_ids[None],
+        predictors=places[before_targets],
+        targets=batch.token_ids[before_targets + 1],
         lengths=lengths,
         gather=gather,
         scatter=scatter,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _FlatRow:
-    """Where the B rows of a batch are in the flat row.
+def _places(batch: TokenBatch, prompts: IntArray, order: IntArray) -> tuple[IntArray, int]:
+    """Return where each token of `batch.token_ids` is in the flat row, and the row's length.
 
-    Rows with the same prompt follow one another; the first of them brings the prompt along.
-
-    Attributes:
-        order: int64[B], row numbers in the order of the flat row.
-        brings_prompt: bool[B], in that order.
-        sizes: int64[B, 2], in that order: tokens of the prompt, 0 where the row does not
-            bring it along, and of the completion.
-        prompt_start: int64[B], by row number, where the row's prompt starts.
-        completion_start: int64[B], by row number, where the row's completion starts.
+    Rows lie in the given order. The first row of a prompt brings its tokens along, and the
+    prompts of all other rows are at the same place.
     """
-
-    order: IntArray
-    brings_prompt: BoolArray
-    sizes: IntArray
-    prompt_start: IntArray
-    completion_start: IntArray
-
-
-def _flat_row(batch: TokenBatch, prompts: IntArray) -> _FlatRow:
-    """Put rows with the same prompt number one after the other."""
-    order = np.argsort(prompts, kind="stable")
+    lengths = np.stack([batch.prompt_lengths, batch.completion_lengths], axis=1)
     brings_prompt = np.diff(prompts[order], prepend=-1) != 0
-    sizes = np.stack(
-        [batch.prompt_lengths[order] * brings_prompt, batch.completion_lengths[order]], axis=1
-    )
-    starts = np.cumsum(sizes).reshape(sizes.shape) - sizes
-    # For each place in `order`, the place of the row that brings its prompt along.
+    sizes = lengths[order]
+    sizes[~brings_prompt, 0] = 0
+    starts = np.cumsum(sizes).reshape(sizes.shape) - sizes  # [B, 2], of prompt and completion
+    # The prompt of every row is where the row that brings it along has it.
     bringer = np.flatnonzero(brings_prompt)[np.cumsum(brings_prompt) - 1]
-    prompt_start, completion_start = np.empty_like(order), np.empty_like(order)
-    prompt_start[order] = starts[bringer, 0]
-    completion_start[order] = starts[:, 1]
-    return _FlatRow(order, brings_prompt, sizes, prompt_start, completion_start)
-
-
-def _predictors(batch: TokenBatch, flat: _FlatRow) -> IntArray:
-    """Return `PackedRows.predictors`: the token before each completion token."""
-    lengths = batch.completion_lengths
-    predictors = ragged_ranges(flat.completion_start - 1, lengths)
-    # The first token of a completion is predicted by the end of its prompt, which may be
-    # elsewhere in the flat row.
-    not_empty = lengths > 0
-    first_targets = (np.cumsum(lengths) - lengths)[not_empty]
-    predictors[first_targets] = (flat.prompt_start + batch.prompt_lengths - 1)[not_empty]
-    return predictors
+    starts[:, 0] = starts[bringer, 0]
+    starts_by_row = np.empty_like(starts)
+    starts_by_row[order] = starts
+    return ragged_ranges(starts_by_row.ravel(), lengths.ravel()), int(sizes.sum())
 
 
 def _attention_sequences(
-    batch: TokenBatch, flat: _FlatRow
+    batch: TokenBatch, prompts: IntArray, order: IntArray, places: IntArray, size: int
 ) -> tuple[IntArray, IntArray | None, IntArray | None]:
     """Return `lengths`, `gather` and `scatter` of `PackedRows`."""
-    order = flat.order
     # A row with an empty completion is a sequence only where no other row has its prompt.
-    has_completion = batch.completion_lengths[order] > 0
-    group = np.cumsum(flat.brings_prompt)
-    group_has_completion = np.isin(group, group[has_completion])
-    rows = order[has_completion | (flat.brings_prompt & ~group_has_completion)]
-
-    starts = np.stack([flat.prompt_start[rows], flat.completion_start[rows]], axis=1)
-    sizes = np.stack([batch.prompt_lengths[rows], batch.completion_lengths[rows]], axis=1)
-    lengths = sizes.sum(axis=1)
-    lengths = lengths[lengths > 0]
-    gather = ragged_ranges(starts.ravel(), sizes.ravel())
-    total = int(flat.sizes.sum())
-    if len(gather) == total:  # Nothing is shared.
-        return lengths, None, None
-    scatter = np.empty(total, np.int64)
+    is_sequence = batch.completion_lengths > 0
+    lonely = ~np.isin(prompts, prompts[is_sequence])
+    is_sequence[order] |= (np.diff(prompts[order], prepend=-1) != 0) & lonely[order]
+    rows = order[is_sequence[order] & (batch.lengths[order] > 0)]
+    gather = places[ragged_indices(batch.lengths, rows)]
+    if len(gather) == size:  # Nothing is shared.
+        return batch.lengths[rows], None, None
+    scatter = np.empty(size, np.int64)
     # Of several copies the first is read; it is written last.
     scatter[gather[::-1]] = np.arange(len(gather))[::-1]
-    return lengths, gather, scatter
+    return batch.lengths[rows], gather, scatter

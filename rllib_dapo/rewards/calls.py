@@ -56,7 +56,7 @@ Value = float | NoValue
 
 
 @dataclass(frozen=True, slots=True)
-class AnswersToScore:
+class CompletionsToScore:
     """What a function may know of the G answers to one problem; see `functions`.
 
     Attributes:
@@ -107,7 +107,7 @@ class RewardCalls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
 
-    def call(self, function: RewardFunction, group: AnswersToScore) -> list[Value]:
+    def call(self, function: RewardFunction, group: CompletionsToScore) -> list[Value]:
         """Get one value for each completion, at the latest about `timeout_s` from now.
 
         Raises:
@@ -187,7 +187,7 @@ def _is_running(task: asyncio.Task[None]) -> bool:
 class _Call:
     """One call of a function for one group; the same for plain functions and coroutines."""
 
-    def __init__(self, function: RewardFunction, group: AnswersToScore) -> None:
+    def __init__(self, function: RewardFunction, group: CompletionsToScore) -> None:
         self.function = function
         self.abandoned = threading.Event()
         self._group = group

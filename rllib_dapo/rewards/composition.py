@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rllib_dapo.errors import RewardError
-from rllib_dapo.rewards.calls import AnswersToScore, NoValue, RewardCalls
+from rllib_dapo.rewards.calls import CompletionsToScore, NoValue, RewardCalls
 from rllib_dapo.rewards.functions import (
     FORMAT,
     RewardFunction,
@@ -32,7 +32,7 @@ from rllib_dapo.types import Completion
 
 
 @dataclass(frozen=True, slots=True)
-class PlayedAnswer:
+class PlayedCompletion:
     """One completion as the environment has scored it.
 
     Attributes:
@@ -99,7 +99,7 @@ class RewardComposer:
             timeout_s=settings.reward_timeout_s,
         )
 
-    def compose(self, played: Sequence[PlayedAnswer]) -> ComposedGroup:
+    def compose(self, played: Sequence[PlayedCompletion]) -> ComposedGroup:
         """Compute the components of one group's completions.
 
         Raises:
@@ -144,7 +144,7 @@ class RewardComposer:
         self._calls.close()
 
 
-def keeps_format(played: PlayedAnswer) -> float:
+def keeps_format(played: PlayedCompletion) -> float:
     """Return 1 if the completion ended by itself and a final answer was found in it, else 0.
 
     The environment's info says by `matched_by` or `extracted` whether there is a final answer;
@@ -174,8 +174,8 @@ def check_rewards(settings: DAPOSettings) -> None:
     load_reward_functions(settings.reward_functions)
 
 
-def _to_score(played: Sequence[PlayedAnswer]) -> AnswersToScore:
-    return AnswersToScore(
+def _to_score(played: Sequence[PlayedCompletion]) -> CompletionsToScore:
+    return CompletionsToScore(
         problem=played[0].problem if played else "",
         answers=[p.completion.text for p in played],
         infos=[p.info for p in played],

@@ -25,7 +25,7 @@ from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rewards.composition import RewardComposer
 from rllib_dapo.rollout.actor_restart import retry_restart
-from rllib_dapo.rollout.answer_pipeline import Answered, AnswerPipeline
+from rllib_dapo.rollout.completion_pipeline import CompletionPipeline, FinishedGroup
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
 from rllib_dapo.rollout.sampling_job import (
     RunnerReply,
@@ -42,7 +42,7 @@ SCORERS = 4
 
 
 class DAPOEnvRunner(EnvRunner, Checkpointable):
-    """Samples groups of answers, as RLlib's local runner or as a remote actor."""
+    """Samples groups of completions, as RLlib's local runner or as a remote actor."""
 
     def __init__(self, *, config: RunSettings, **kwargs: Any) -> None:
         super().__init__(config=config, **kwargs)
@@ -60,8 +60,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             self._rewards,
         )
         self._engine: InferenceEngine | None = None
-        self._pipeline: AnswerPipeline | None = None
-        self._open: dict[str, tuple[ProblemRef, Prompt]] = {}
+        self._pipeline: CompletionPipeline | None = None
+        self._in_flight: dict[str, tuple[ProblemRef, Prompt]] = {}
         self._requests = 0
         self._stream: ProblemStream | None = None
         self.make_env()
@@ -164,13 +164,13 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         not_components: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The version of the weights; the weights themselves are the learner's to keep."""
+        """The version of the weights. The weights themselves are part of the learner's state."""
         return {WEIGHTS_SEQ_NO: self._weights_version}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over new weights, if there are some in the state.
+        """Take over new weights, if the state has any.
 
-        Any version is accepted, older ones too: a restored run goes back.
+        Every version is accepted, also an older one, because a restored run goes back.
         """
         if COMPONENT_RL_MODULE not in state or self._engine is None:
             return
@@ -187,22 +187,22 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
     # -- Sampling ---------------------------------------------------------------------------
 
     def collect(self, job: SamplingJob | None, *, seconds: float = 1.0) -> RunnerReply:
-        """Take a job's problems on, and return what is finished after a while.
+        """Accept the problems of a job, and return the groups that have finished.
 
         Args:
-            job: more problems; None: there are none.
-            seconds: return after so long at the latest, sooner when something is finished.
+            job: further problems; None: there are none.
+            seconds: how long to wait at most; the call returns sooner if something is finished.
         """
         groups: list[Group] = []
         try:
             pipeline = self._running_pipeline()
             if job is not None:
                 groups += self._begin(pipeline, job)
-            if self._open:
+            if self._in_flight:
                 groups += self._ready(pipeline.collect(0.0 if groups else seconds))
-        except EngineError as error:  # the driver decides; RLlib would sleep and exit
+        except EngineError as error:  # the driver decides what follows; RLlib would sleep and exit
             return self._reply(groups, broken=str(error))
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the driver decides, as above
             return self._reply(groups, error=f"{type(error).__name__}: {error}")
         return self._reply(groups)
 
@@ -210,18 +210,18 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """Call a method of the engine between two of its steps.
 
         Args:
-            method: its name, dotted for that of a part (`weights.start`).
-            *arguments: of the method; what it raises is raised here.
+            method: the name of the method; dotted if it belongs to a part (`weights.start`).
+            *arguments: the arguments of the method. What the method raises is raised here.
         """
         call = attrgetter(method)
         return self._running_pipeline().between_steps(lambda engine: call(engine)(*arguments))
 
     def withdraw(self) -> None:
-        """Forget all problems that are not answered yet."""
+        """Abort all problems that are in flight."""
         pipeline = self._running_pipeline()
-        requests = list(self._open)
+        requests = list(self._in_flight)
         pipeline.between_steps(lambda engine: engine.abort(requests))
-        self._open.clear()
+        self._in_flight.clear()
 
     def _reply(
         self, groups: list[Group], *, error: str | None = None, broken: str | None = None
@@ -231,7 +231,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             return RunnerReply(tuple(groups), 0, error=error, broken=broken)
         return RunnerReply(
             tuple(groups),
-            len(self._open),
+            len(self._in_flight),
             pipeline.steps,
             pipeline.busy_s,
             engine.capacity,
@@ -239,13 +239,13 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             broken,
         )
 
-    def _running_pipeline(self) -> AnswerPipeline:
-        """The pipeline; made when first needed, of whichever engine there is then."""
+    def _running_pipeline(self) -> CompletionPipeline:
+        """The pipeline, which is made when it is first needed, and again for another engine."""
         if self._engine is None:
             raise EngineError("this runner has no engine: the remote runners have them")
         if self._pipeline is None or self._pipeline.engine is not self._engine:
-            self._open.clear()
-            self._pipeline = AnswerPipeline(
+            self._in_flight.clear()
+            self._pipeline = CompletionPipeline(
                 self._engine,
                 self._score,
                 own_threads=self.num_workers > 0,
@@ -254,8 +254,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             )
         return self._pipeline
 
-    def _begin(self, pipeline: AnswerPipeline, job: SamplingJob) -> list[Group]:
-        """Pose a job's problems; returns those that cannot be posed as failed groups."""
+    def _begin(self, pipeline: CompletionPipeline, job: SamplingJob) -> list[Group]:
+        """Pose the problems of a job; returns failed groups for those that cannot be posed."""
         failed, requests = [], []
         for ref in job.refs:
             try:
@@ -265,7 +265,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 continue
             self._requests += 1
             request_id = str(self._requests)
-            self._open[request_id] = (ref, prompt)
+            self._in_flight[request_id] = (ref, prompt)
             requests.append((request_id, prompt.token_ids.tolist(), completion_seed(job, ref)))
 
         def submit(engine: InferenceEngine) -> None:
@@ -281,14 +281,14 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return failed
 
     def _score(self, request: FinishedRequest) -> Group | None:
-        known = self._open.get(request.request_id)
-        if known is None:  # withdrawn
+        known = self._in_flight.get(request.request_id)
+        if known is None:  # the problem was withdrawn
             return None
         return self._episodes.group(*known, request.completions, self._weights_version)
 
-    def _ready(self, answered: list[Answered]) -> list[Group]:
-        """Groups of open problems, to hand out; until then nobody else would ask for them."""
-        return [group for request_id, group in answered if self._open.pop(request_id, None)]
+    def _ready(self, answered: list[FinishedGroup]) -> list[Group]:
+        """Take finished groups out of the problems in flight; withdrawn ones are left out."""
+        return [group for request_id, group in answered if self._in_flight.pop(request_id, None)]
 
     def _environment(self, ref: ProblemRef) -> Any:
         return self._evaluation_env if ref.evaluation else self.env

@@ -1,7 +1,7 @@
-"""Posing problems and scoring answers: what an engine says, played in a text environment.
+"""Posing problems and scoring completions in a text environment.
 
-Each answer is an episode of one step from the same reset as its group's others. The sampled
-token ids are kept; text is made for scoring only and never tokenised again.
+Each completion is an episode of one step; all episodes of a group start from the same reset. The
+sampled token ids are kept. Text is decoded for scoring only and never tokenised again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rllib_dapo.data.prompts import PromptRenderer
-from rllib_dapo.rewards.composition import PlayedAnswer, RewardComposer
+from rllib_dapo.rewards.composition import PlayedCompletion, RewardComposer
 from rllib_dapo.rewards.reflection import count_reflections
 from rllib_dapo.rollout.engine.base import SampledCompletion
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
@@ -36,11 +36,12 @@ class TextEpisodes:
     one completion after the other and are used by one thread at a time.
 
     Args:
-        environment: gives the environment in which a problem is posed.
+        environment: returns the environment in which a problem is posed.
         another: makes another instance of that environment.
-        renderer: makes prompts of what it poses.
-        tokenizer: makes texts of answers.
-        rewards: the user's reward functions; None: there are none.
+        renderer: turns what the environment poses into a prompt.
+        tokenizer: decodes completions.
+        rewards: composes the reward with the user's reward functions; None: the environment's
+            score is the reward.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class TextEpisodes:
         self._tokenizer = tokenizer
         self._rewards = rewards
         self._lock = threading.Lock()  # one thread at a time uses `environment`
-        self._rewards_lock = threading.Lock()  # and one calls the reward functions
+        self._rewards_lock = threading.Lock()  # one thread at a time calls the reward functions
 
     def pose(self, ref: ProblemRef) -> Prompt:
-        """The prompt of a problem.
+        """Pose a problem and return its prompt.
 
         Raises:
-            PromptTooLong: it does not fit.
+            PromptTooLong: the prompt is longer than `max_prompt_length`.
             Exception: whatever the environment raises.
         """
         with self._lock:
@@ -72,27 +73,27 @@ class TextEpisodes:
         return self._renderer.render(info.get("messages", observation))
 
     def group(
-        self, ref: ProblemRef, prompt: Prompt, answers: Sequence[SampledCompletion], version: int
+        self, ref: ProblemRef, prompt: Prompt, sampled: Sequence[SampledCompletion], version: int
     ) -> Group:
-        """Score all answers to a problem: the environment first, then the reward functions.
+        """Score all completions of a problem: the environment first, then the reward functions.
 
-        Evaluation counts right answers only, so the functions are not called there. What the
-        environment raises makes a failed group.
+        The functions are not called in evaluation, which counts correct completions only. If
+        the environment raises, the group has failed.
 
         Args:
             ref: the problem.
             prompt: its prompt.
-            answers: what the engine sampled.
-            version: of the weights, where an answer does not say it.
+            sampled: the completions from the engine.
+            version: the version of the weights, for completions that do not name theirs.
 
         Raises:
             RewardError: a function failed and `reward_failure` is `error`, or too many hang.
         """
         try:
-            played = self._play(ref, answers)
+            played = self._play(ref, sampled)
         except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
             return failed_group(ref, error, version, prompt)
-        oldest = min((a.versions[0][1] for a in answers if a.versions), default=version)
+        oldest = min((c.versions[0][1] for c in sampled if c.versions), default=version)
         if self._rewards is None or ref.evaluation:
             return Group(ref, prompt, tuple(p.completion for p in played), oldest)
         with self._rewards_lock:
@@ -106,16 +107,18 @@ class TextEpisodes:
             while spare:
                 spare.pop().close()
 
-    def _play(self, ref: ProblemRef, answers: Sequence[SampledCompletion]) -> list[PlayedAnswer]:
+    def _play(
+        self, ref: ProblemRef, sampled: Sequence[SampledCompletion]
+    ) -> list[PlayedCompletion]:
         """One episode for each completion, all from the same reset."""
-        texts = [self._tokenizer.decode(a.token_ids, skip_special_tokens=True) for a in answers]
+        texts = [self._tokenizer.decode(c.token_ids, skip_special_tokens=True) for c in sampled]
         if find_score_group(self._environment(ref)) is None:
             scored = [self._step(ref, text) for text in texts]
         else:
             scored = self._score_together(ref, texts)
         return [
-            _played(problem, answer, text, score, info)
-            for answer, text, (problem, (score, info)) in zip(answers, texts, scored, strict=True)
+            _played(problem, one, text, score, info)
+            for one, text, (problem, (score, info)) in zip(sampled, texts, scored, strict=True)
         ]
 
     def _step(self, ref: ProblemRef, text: str) -> tuple[str, Scored]:
@@ -161,21 +164,25 @@ def find_score_group(env: Any) -> Callable[[Sequence[str]], Sequence[Scored]] | 
 
 
 def _played(
-    problem: Any, answer: SampledCompletion, text: str, score: float | None, info: Mapping[str, Any]
-) -> PlayedAnswer:
+    problem: Any,
+    sampled: SampledCompletion,
+    text: str,
+    score: float | None,
+    info: Mapping[str, Any],
+) -> PlayedCompletion:
     number = float("nan") if score is None else float(score)
     completion = Completion(
-        token_ids=answer.token_ids,
-        logprobs=answer.logprobs,
+        token_ids=sampled.token_ids,
+        logprobs=sampled.logprobs,
         text=text,
-        finish_reason=answer.finish_reason,
+        finish_reason=sampled.finish_reason,
         score=number,
         correct=bool(info.get("correct", number > 0)),
         info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
         reflections=count_reflections(text),
-        versions=answer.versions,
+        versions=sampled.versions,
     )
-    return PlayedAnswer(str(problem), completion, info)
+    return PlayedCompletion(str(problem), completion, info)
 
 
 def failed_group(

@@ -13,7 +13,7 @@ import gymnasium as gym
 import pytest
 from scripted_engine import ScriptedEngine
 
-from rllib_dapo.algorithm.config import DAPOConfig
+from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.rollout.engine.base import Sampling

@@ -18,7 +18,7 @@ from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import RewardError, SettingError
 from rllib_dapo.losses.advantages import group_advantages
 from rllib_dapo.rewards.composition import (
-    PlayedAnswer,
+    PlayedCompletion,
     RewardComposer,
     check_rewards,
     component_names,
@@ -47,7 +47,8 @@ def composer(*names: str, weight: float = 1.0, **options: Any) -> RewardComposer
 def played(*scores: float, info: dict[str, Any] | None = None, reason: Any = "stop") -> Any:
     group = make_group(0, list(scores), finish_reason=reason)
     return [
-        PlayedAnswer("1+2=?", c, {"correct": c.correct, **(info or {})}) for c in group.completions
+        PlayedCompletion("1+2=?", c, {"correct": c.correct, **(info or {})})
+        for c in group.completions
     ]
 
 

@@ -18,7 +18,7 @@ from strategies import examples
 from rllib_dapo.errors import RewardError, SettingError
 from rllib_dapo.rewards.calls import (
     MAX_HUNG,
-    AnswersToScore,
+    CompletionsToScore,
     NoValue,
     RewardCalls,
     read_value,
@@ -30,7 +30,7 @@ from rllib_dapo.rewards.functions import (
     reward_function_names,
 )
 
-GROUP = AnswersToScore(
+GROUP = CompletionsToScore(
     "1+2=?", ["3", "44", "555"], [{"correct": i == 0} for i in range(3)], [False] * 3, [2, 3, 4]
 )
 

@@ -1,11 +1,11 @@
-"""From requests to scored groups: an engine that is stepped, and a scorer behind it.
+"""From requests to scored groups: an engine that samples, and scorers behind it.
 
     submit ─> engine.step() ─> finished request ─> score ─> collect
 
-With threads of its own the engine is stepped as long as it has work, and answers are scored
-meanwhile: neither waits for whoever collects, nor for the other. Without, both happen inside
-`collect`, one step at a time, so that what is finished when depends on nothing but the
-requests. Whatever else is done with the engine is done between two steps.
+With its own threads, the pipeline steps the engine as long as there is work and scores finished
+requests meanwhile; neither waits for the other, nor for the caller of `collect`. Without threads,
+both happen inside `collect`, one step at a time, so that the order of the results depends on the
+requests only. Any other use of the engine happens between two steps.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from rllib_dapo.types import Group
 T = TypeVar("T")
 Command = Callable[[InferenceEngine], Any]
 Score = Callable[[FinishedRequest], Group | None]
-"""Makes a group of a finished request; None if it was withdrawn meanwhile."""
-Answered = tuple[str, Group]
-"""The id of a request, and its group."""
+"""A function that makes a group of a finished request, or None if it was withdrawn."""
+FinishedGroup = tuple[str, Group]
+"""The id of a request, and the group it became."""
 
-# Groups that finish together travel together.
+# Groups that finish within this time travel in one reply.
 _GATHER_SECONDS = 0.02
 
 
-class AnswerPipeline:
-    """Owns an engine.
+class CompletionPipeline:
+    """Owns an engine, has requests sampled and scores what is finished.
 
     Args:
-        engine: computes; nobody else may touch it from now on.
-        score: called for each finished request.
-        own_threads: False works inside `collect`.
-        cpu_threads: of the engine; None: as many as the process has.
+        engine: the engine; no one else may use it from now on.
+        score: makes a group of each finished request.
+        own_threads: whether the pipeline has threads; False works inside `collect`.
+        cpu_threads: CPU threads of the engine; None: as many as the process has.
         scorers: how many of the pipeline's own threads call `score` at once. With more than
             one, groups need not come out in the order in which their requests finished.
 
     Attributes:
         engine: the engine.
-        steps: engine steps made.
-        busy_s: seconds spent in them.
+        steps: the number of engine steps so far.
+        busy_s: seconds spent in these steps.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class AnswerPipeline:
         self._cpu_threads = cpu_threads
         self._commands: queue.SimpleQueue[tuple[Command, Future[Any]] | None] = queue.SimpleQueue()
         self._finished: queue.SimpleQueue[FinishedRequest | None] = queue.SimpleQueue()
-        self._groups: queue.SimpleQueue[Answered | Exception] = queue.SimpleQueue()
+        self._groups: queue.SimpleQueue[FinishedGroup | Exception] = queue.SimpleQueue()
         self._broken: Exception | None = None
         self._score_error: Exception | None = None
         self._threads: list[threading.Thread] = []
@@ -76,7 +76,7 @@ class AnswerPipeline:
                 self._threads[-1].start()
 
     def between_steps(self, command: Callable[[InferenceEngine], T]) -> T:
-        """Do something with the engine while it computes nothing, and return what it gives.
+        """Run a command on the engine between two steps, and return its result.
 
         Raises:
             EngineError: the engine failed before.
@@ -88,13 +88,13 @@ class AnswerPipeline:
         self._commands.put((command, future))
         return future.result()
 
-    def collect(self, seconds: float) -> list[Answered]:
-        """Groups that are ready, at least one if that takes no longer than `seconds`.
+    def collect(self, seconds: float) -> list[FinishedGroup]:
+        """Return the groups that are ready, waiting up to `seconds` for the first one.
 
-        Those of requests that were aborted after they had finished are among them.
+        Requests that were aborted after they had finished are among them.
 
         Raises:
-            EngineError: the engine failed; the pipeline is of no more use.
+            EngineError: the engine failed; the pipeline cannot be used any more.
             Exception: whatever `score` raised, after the groups that were ready before.
         """
         self._raise_score_error()
@@ -112,7 +112,7 @@ class AnswerPipeline:
             raise self._score_error
 
     def close(self) -> None:
-        """Stop the threads; the engine stays."""
+        """Stop the threads; the engine is left as it is."""
         if self._threads:
             self._commands.put(None)
             for thread in self._threads:
@@ -120,8 +120,8 @@ class AnswerPipeline:
 
     # -- In the caller's thread -----------------------------------------------------------
 
-    def _work_until(self, until: float) -> list[Answered]:
-        groups: list[Answered] = []
+    def _work_until(self, until: float) -> list[FinishedGroup]:
+        groups: list[FinishedGroup] = []
         use_threads(self._cpu_threads)
         while self.engine.num_in_flight and not groups and self._broken is None:
             for request in self._step():
@@ -132,12 +132,12 @@ class AnswerPipeline:
                     return groups
                 if group is not None:
                     groups.append((request.request_id, group))
-            if time.monotonic() >= until:  # a busy machine still gets on
+            if time.monotonic() >= until:  # at least one step was made, however busy the machine is
                 break
         return groups
 
-    def _wait_until(self, until: float) -> list[Answered]:
-        groups: list[Answered] = []
+    def _wait_until(self, until: float) -> list[FinishedGroup]:
+        groups: list[FinishedGroup] = []
         while (left := until - time.monotonic()) > 0:
             try:
                 item = self._groups.get(timeout=min(left, 0.5))
@@ -192,7 +192,7 @@ class AnswerPipeline:
         started = time.perf_counter()
         try:
             return self.engine.step()
-        except Exception as error:  # noqa: BLE001 - whoever collects is told
+        except Exception as error:  # noqa: BLE001 - raised by `collect`
             self._broken = error
             return []
         finally:

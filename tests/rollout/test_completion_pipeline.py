@@ -12,7 +12,7 @@ import pytest
 from strategies import make_group
 
 from rllib_dapo.errors import EngineError
-from rllib_dapo.rollout.answer_pipeline import AnswerPipeline
+from rllib_dapo.rollout.completion_pipeline import CompletionPipeline
 from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.types import Group
 
@@ -51,11 +51,11 @@ def score(request: FinishedRequest) -> Group:
     return make_group(int(request.request_id), [1.0, -1.0])
 
 
-def submit(pipeline: AnswerPipeline, *numbers: int) -> None:
+def submit(pipeline: CompletionPipeline, *numbers: int) -> None:
     pipeline.between_steps(lambda engine: engine.requests.extend(map(str, numbers)))
 
 
-def collect(pipeline: AnswerPipeline, count: int) -> list[int]:
+def collect(pipeline: CompletionPipeline, count: int) -> list[int]:
     """Positions of the next so many groups."""
     found: list[int] = []
     while len(found) < count:
@@ -73,10 +73,10 @@ def wait_for(condition: Any) -> None:
 @pytest.fixture
 def make() -> Iterator[Any]:
     """A function that makes pipelines; their threads are ended after the test."""
-    made: list[AnswerPipeline] = []
+    made: list[CompletionPipeline] = []
 
     def make_pipeline(engine: Engine, score: Any = score, *, threads: bool = True) -> Any:
-        made.append(AnswerPipeline(engine, score, own_threads=threads))
+        made.append(CompletionPipeline(engine, score, own_threads=threads))
         return made[-1]
 
     yield make_pipeline
