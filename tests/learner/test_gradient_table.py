@@ -43,10 +43,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def batch(policy) -> Any:
-    """Seven answers of three groups, one masked, one empty; two prompts occur twice."""
+    """Seven completions of three groups, one masked, one empty; two prompts occur twice."""
     rows = random_rows([9, 1, 4, 0, 7, 2, 5])
     prompts = [rows[i][0] for i in (0, 0, 2, 3, 2, 5, 6)]
-    rows = [(prompt, answer) for prompt, (_, answer) in zip(prompts, rows, strict=True)]
+    rows = [(prompt, completion) for prompt, (_, completion) in zip(prompts, rows, strict=True)]
     mask = [True, True, True, True, False, True, True]
     return batch_of(policy, rows, loss_mask=mask, groups=[0, 0, 1, 2, 1, 2, 0])
 
@@ -55,19 +55,19 @@ def reference_gradient(folder: Any, batch: Any, aggregation: str) -> torch.Tenso
     """Row by row through transformers, in float64, with the formulas written out."""
     model = AutoModelForCausalLM.from_pretrained(folder).eval().double()
     sums, lengths, groups = [], [], []
-    for prompt, answer, old, advantage, kept, group in rows_of(batch):
-        if not kept or not answer:
+    for prompt, completion, old, advantage, kept, group in rows_of(batch):
+        if not kept or not completion:
             continue
-        ids = torch.tensor([[*prompt, *answer]])
+        ids = torch.tensor([[*prompt, *completion]])
         table = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
         total = 0.0
-        for t, token in enumerate(answer):
+        for t, token in enumerate(completion):
             ratio = torch.exp(table[t, token] - old[t])
             total = total + torch.minimum(
                 ratio * advantage, ratio.clamp(1 - 0.2, 1 + 0.28) * advantage
             )
         sums.append(total)
-        lengths.append(len(answer))
+        lengths.append(len(completion))
         groups.append(group)
     if aggregation == "token_mean":
         objective = sum(sums) / sum(lengths)

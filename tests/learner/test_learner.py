@@ -53,13 +53,13 @@ def clipped(ratio: float, advantage: float) -> float:
 
 
 def test_the_loss_is_equation_12_written_out(learner, policy, batch):
-    """And for `sequence_mean` the mean over answers of their token means."""
+    """And for `sequence_mean` the mean over completions of their token means."""
     sums, counts = [], []
-    for prompt, answer, old, advantage, kept, _ in rows_of(batch):
-        if kept and answer:
-            new = answer_logprobs(policy, prompt, answer)
+    for prompt, completion, old, advantage, kept, _ in rows_of(batch):
+        if kept and completion:
+            new = answer_logprobs(policy, prompt, completion)
             sums.append(sum(clipped(r, advantage) for r in np.exp(new - np.array(old))))
-            counts.append(len(answer))
+            counts.append(len(completion))
     if learner.config.loss_aggregation == "token_mean":
         expected = -sum(sums) / sum(counts)
     else:
@@ -80,15 +80,15 @@ def test_padding_does_not_change_the_gradient(padded, batch, monkeypatch):
     assert close(whole, gradient(padded, batch))
 
 
-def test_a_masked_answer_counts_as_if_it_had_never_been_sampled(learner, batch):
+def test_a_masked_completion_counts_as_if_it_had_never_been_sampled(learner, batch):
     assert not batch.loss_mask.all()
     kept = select(batch, batch.loss_mask)
     assert close(gradient(learner, batch), gradient(learner, kept))
 
 
 @pytest.mark.parametrize("bad", [math.nan, -math.inf, math.inf])
-def test_a_logprob_that_is_not_finite_masks_its_whole_answer(learner, batch, bad):
-    """The first answer has nine tokens; its third one has no usable log-probability."""
+def test_a_logprob_that_is_not_finite_masks_its_whole_completion(learner, batch, bad):
+    """The first completion has nine tokens; its third one has no usable log-probability."""
     poisoned = replace(batch, old_logprobs=with_value(batch.old_logprobs, 2, bad))
     expected = gradient(learner, select(batch, range(1, 7)))
     got = gradient(learner, poisoned)
@@ -101,7 +101,7 @@ def test_a_logprob_that_is_not_finite_masks_its_whole_answer(learner, batch, bad
 
 
 @pytest.mark.parametrize("rows", [[([3, 4], [])], [([3, 4], []), ([5], [])]])
-def test_empty_answers_alone_give_a_gradient_of_zero(learner, rows):
+def test_empty_completions_alone_give_a_gradient_of_zero(learner, rows):
     assert not gradient(learner, make_batch(rows)).any()
 
 

@@ -74,15 +74,15 @@ def test_truncated_importance_sampling_weighs_the_gradient(tiny_model, policy, n
 
     model = AutoModelForCausalLM.from_pretrained(tiny_model).eval()
     place, objective = 0, 0.0
-    for prompt, answer, _, advantage, *_ in rows_of(noisy):
-        if not answer:
+    for prompt, completion, _, advantage, *_ in rows_of(noisy):
+        if not completion:
             continue
-        ids = torch.tensor([[*prompt, *answer]])
+        ids = torch.tensor([[*prompt, *completion]])
         table = model(input_ids=ids).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
-        for t, token in enumerate(answer):
+        for t, token in enumerate(completion):
             # At a ratio of 1 the gradient of the objective is A times that of log pi.
             objective = objective + weights[place + t] * advantage * table[t, token]
-        place += len(answer)
+        place += len(completion)
     (-objective / place).backward()
     expected = torch.cat([p.grad.flatten() for p in model.parameters()])
 

@@ -77,6 +77,19 @@ def test_a_step_that_one_learner_must_skip_is_skipped_by_both(pair, policy, hist
         assert torch.equal(after, before)
 
 
+def test_a_call_reaches_every_learner_with_its_arguments(pair):
+    def rank_and(learner: Any, number: int) -> tuple[int, int]:
+        return learner._learner_index, number
+
+    results = pair.foreach_learner(rank_and, number=7)
+    assert [result.get() for result in results] == [(0, 7), (1, 7)]
+
+
+def test_a_call_to_some_of_the_learners_is_refused(pair):
+    with pytest.raises(TypeError, match=r"leave out \['timeout_seconds'\]"):
+        pair.foreach_learner(lambda learner: None, timeout_seconds=5)
+
+
 def test_one_remote_learner_trains_as_a_local_one(ray_session, tiny_model, policy):
     local, remote = learner_group(tiny_model, 0), learner_group(tiny_model, 1)
     batch = batch_of(policy, random_rows([5, 1, 3, 7, 2]))

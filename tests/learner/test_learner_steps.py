@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # -- Steps --------------------------------------------------------------------------------
 
 
-def test_every_answer_is_used_exactly_once_per_epoch(tiny_model, batch):
+def test_every_completion_is_used_exactly_once_per_epoch(tiny_model, batch):
     learner = make_learner(tiny_model)
     iterator = learner._create_iterator_if_necessary(
         training_data=TrainingData(batch=to_multi_agent_batch(batch)),

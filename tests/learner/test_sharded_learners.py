@@ -25,7 +25,7 @@ from rllib_dapo.types import TokenBatch
 # Collectives wait half an hour for a partner that does not come.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
-# A few answers at most go through the model at once: learners have unequal numbers of parts.
+# So small a budget that learners have unequal numbers of micro-batches.
 SHARDED = {"shard_model": True, "max_tokens_per_microbatch": 24}
 
 
@@ -127,7 +127,7 @@ def slices_of(group: Any) -> list[dict[str, Any]]:
 
 
 def skipped_update(pair: Any, policy: Any) -> dict[str, Any]:
-    """One learner has answers whose loss is not finite."""
+    """One learner has completions whose loss is not finite."""
     before = weights_of(pair)
     shares = split_for_ranks(batch_of(policy, random_rows([4, 4, 4, 4])), 2)
     advantages = np.full(len(shares[1]), np.inf, np.float32)

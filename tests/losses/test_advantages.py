@@ -40,7 +40,7 @@ def test_equals_the_formula_for_any_group(values, baseline, normalize_std):
     )
 
 
-def test_worked_example_with_one_right_answer_of_four():
+def test_worked_example_with_one_correct_completion_of_four():
     """Mean -0.5, sample std 1."""
     np.testing.assert_allclose(
         group_advantages([1, -1, -1, -1]), [1.5, -0.5, -0.5, -0.5], rtol=2e-6
@@ -60,7 +60,7 @@ def test_standard_deviation_is_the_recipes_sample_form():
     st.randoms(use_true_random=False),
     st.sampled_from(["group_mean", "leave_one_out"]),
 )
-def test_order_of_the_answers_changes_nothing_to_the_last_bit(values, random, baseline):
+def test_order_of_the_completions_changes_nothing_to_the_last_bit(values, random, baseline):
     order = list(range(len(values)))
     random.shuffle(order)
     shuffled = group_advantages([values[i] for i in order], baseline=baseline)

@@ -128,19 +128,20 @@ def test_order_and_numbering_of_the_sequences_change_nothing(sequences, random):
 
 
 def expectations(level, cap):
-    """E_learner[f] and Σ_engine w·f, exactly, over all answers of two tokens out of three."""
+    """E_learner[f] and Σ_engine w·f, exactly, over all completions of two tokens out of three."""
     generator = torch.Generator().manual_seed(3)
     engine, learner = torch.randn(2, 4, 3, generator=generator).double().log_softmax(-1)
-    answers = list(itertools.product(range(3), repeat=2))
+    completions = list(itertools.product(range(3), repeat=2))
     # The second token's distribution depends on the first: row 1 + first token.
     logprobs = [
-        torch.stack([table[[0, 1 + a], [a, b]] for a, b in answers]) for table in (learner, engine)
+        torch.stack([table[[0, 1 + a], [a, b]] for a, b in completions])
+        for table in (learner, engine)
     ]
-    ids = torch.arange(len(answers)).repeat_interleave(2)
+    ids = torch.arange(len(completions)).repeat_interleave(2)
     weights = importance_weights(
         *(table.flatten() for table in logprobs), ids, level=level, cap=cap
     ).weights.reshape(-1, 2)
-    value = torch.arange(len(answers), dtype=torch.float64)
+    value = torch.arange(len(completions), dtype=torch.float64)
     learner_mean, engine_mean = ((t.sum(1).exp() * value).sum() for t in logprobs)
     weighted = (logprobs[1].sum(1).exp() * weights[:, 1] * value).sum()
     return learner_mean.item(), weighted.item(), engine_mean.item()
@@ -158,7 +159,7 @@ def test_sequence_weights_make_the_engines_mean_the_learners():
 @pytest.mark.parametrize(
     ("arguments", "setting"),
     [
-        ({"level": "answer"}, "importance_sampling"),
+        ({"level": "completion"}, "importance_sampling"),
         ({"level": "token", "cap": 0.9}, "importance_cap"),
         ({"level": "token", "cap": math.nan}, "importance_cap"),
         ({"level": "token", "mask_above": 1.0}, "importance_mask_above"),

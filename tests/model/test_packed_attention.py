@@ -59,12 +59,12 @@ def new_model(config, dtype=torch.float32, *, packed=False):
 
 
 def make_rows(seed=0):
-    """Three prompts, one of them used once, answers from none to long, in mixed order."""
+    """Three prompts, one of them used once, completions from none to long, in mixed order."""
     rng = np.random.default_rng(seed)
     rows = []
-    for prompt_length, answers in ((5, (9, 0, 1, 30)), (1, (3, 3, 0)), (12, (7,)), (2, (0, 0))):
+    for prompt_length, completions in ((5, (9, 0, 1, 30)), (1, (3, 3, 0)), (12, (7,)), (2, (0, 0))):
         prompt = rng.integers(3, 61, prompt_length).tolist()
-        rows += [(prompt, rng.integers(3, 61, n).tolist()) for n in answers]
+        rows += [(prompt, rng.integers(3, 61, n).tolist()) for n in completions]
     return [rows[i] for i in rng.permutation(len(rows))]
 
 
@@ -146,7 +146,7 @@ def test_the_order_of_rows_does_not_matter(layout):
 
 
 def change_one_row(rows, victim):
-    """The rows with another answer of the same length in row `victim`."""
+    """The rows with another completion of the same length in row `victim`."""
     changed = list(rows)
     prompt, completion = changed[victim]
     changed[victim] = (prompt, [3 + (t + 1) % 58 for t in completion])
@@ -155,7 +155,7 @@ def change_one_row(rows, victim):
 
 @pytest.mark.parametrize("layout", ["packed", "shared"])
 def test_no_sequence_sees_another(layout):
-    """Also not an answer another one to the same prompt."""
+    """Nor does a completion see another one of the same prompt."""
     rows = make_rows()
     model = new_model(CONFIGS["qwen2"], packed=True)
     before, _ = run(model, make_batch(rows), layout)

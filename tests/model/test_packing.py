@@ -143,7 +143,7 @@ def test_a_group_is_split_only_where_that_pays():
     assert bins(4, [1, 2, 3], 10) == [[2, 1, 0]]
     assert bins(4, [1, 2, 3], 9) == [[2, 1], [0]]
     assert bins(4, [9, 1, 1], 9) == [[0], [1, 2]]  # the overlong row alone
-    # Two groups of 5 + 5 with 3 tokens of room: not for an answer of 1 after a prompt of 5.
+    # Two groups of 5 + 5 with 3 tokens of room: not for a completion of 1 after a prompt of 5.
     groups = np.array([0, 0, 1, 1])
     apart = pack_shared(np.full(4, 5), np.array([3, 2, 4, 1]), groups, 16)
     assert [sorted(r.tolist()) for r in apart] == [[0, 1], [2, 3]]
