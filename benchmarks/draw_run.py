@@ -1,4 +1,4 @@
-"""A picture and the numbers of one run, from Tune's result.json.
+"""Draws a picture of one run and saves its numbers, from Tune's result.json.
 
 python benchmarks/draw_run.py results/NAME/TRIAL/result.json --out docs/images/smollm2
 """
@@ -14,7 +14,7 @@ from learning_curves import accuracy_chart, curve, machine
 
 
 def draw(run: dict[str, Any], path: Path) -> None:
-    """Sampled accuracy in training and on held-out problems, over iterations."""
+    """Draw the sampled accuracy in training and on held-out problems over iterations."""
     train = [value for _, value in run["train"]]
     _, iterations, values = zip(*run["held_out"], strict=True)
     with accuracy_chart(
@@ -29,7 +29,7 @@ def draw(run: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Read, save, draw."""
+    """Read the result, save its numbers and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("result", type=Path)
     parser.add_argument("--out", type=Path, required=True, help="path without ending")

@@ -1,20 +1,20 @@
-"""How many verdicts a second the graders give.
+"""Measures how many verdicts a second the graders give.
 
     python benchmarks/graders.py                  # half a minute on two cores
     python benchmarks/graders.py --count 5000 --workers 2
     python benchmarks/graders.py --group 16       # only one hanging group, beside harmless ones
 
 Every answer is different, so that no cache helps. Each part is graded `--repeats` times with
-fresh answers; the figures are the median and the range.
+new answers; the script prints the median and the range.
 
-    integers     `Answer: 1,234.` and the like against numbers, in this process
-    polynomials  factored against expanded, in this process
-    closed forms roots and functions, in the pool, all in one call
-    one by one   the same, one call each
-    hostile      the closed forms with every tenth answer hanging; how long until the others
-                 are there, and how long until all are
-    group        a group of which all completions but one hang, graded at once; meanwhile other
-                 groups are graded in a second thread
+    integers     `Answer: 1,234.` and other spellings against numbers, in this process
+    polynomials  factored against expanded ones, in this process
+    closed forms roots and functions, in the worker pool, all in one call
+    one by one   the same, with one call for each
+    hostile      the closed forms, but every tenth answer hangs the grader; the script prints
+                 the time until the other verdicts are there, and until all are
+    group        a group in which all completions but one hang, graded at once; other groups are
+                 graded in a second thread meanwhile
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _REASONING = "We compute step by step, carrying the result along. " * 20
 
 
 def integers(start: int, count: int) -> Pairs:
-    """Right and wrong ones, in several spellings."""
+    """Make correct and wrong integers in several spellings."""
     forms = ("Answer: {}", "Answer: **{}**", r"So it is \boxed{{{}}}.", "Answer: {:,}.")
     return [
         (_REASONING + forms[k % 4].format(k + (k % 3 == 0)), str(k))
@@ -45,7 +45,7 @@ def integers(start: int, count: int) -> Pairs:
 
 
 def polynomials(start: int, count: int) -> Pairs:
-    """(x + k)(x - 3) against its expansion."""
+    """Make pairs of (x + k)(x - 3) and its expansion."""
     return [
         (f"{_REASONING}Answer: (x+{k})(x-3)", f"x^2+{k - 3}x-{3 * k + (k % 3 == 0)}")
         for k in range(start, start + count)
@@ -53,7 +53,7 @@ def polynomials(start: int, count: int) -> Pairs:
 
 
 def closed_forms(start: int, count: int) -> Pairs:
-    """Roots, sines, logarithms, complex roots."""
+    """Make pairs with roots, sines, logarithms and tuples of roots."""
     kinds = (
         (r"\frac{{{0}\sqrt{{2}}}}{{7}}", r"\frac{{{1}}}{{7\sqrt{{2}}}}"),
         (r"\sin^2 x+{0}", r"{0}+1-\cos^2 x"),
@@ -71,7 +71,7 @@ def closed_forms(start: int, count: int) -> Pairs:
 
 
 def hostile(start: int, count: int) -> Pairs:
-    """Closed forms, every tenth of them a factorial that takes hours."""
+    """Make closed forms, of which every tenth is a factorial that takes hours."""
     pairs = closed_forms(start, count)
     for i in range(0, count, 10):
         pairs[i] = (f"Answer: {start + i}+((9!)!)!", "5!")
@@ -87,7 +87,7 @@ def rate(
     *,
     together: bool = True,
 ) -> None:
-    """Grade and report."""
+    """Grade one part `repeats` times and print its rate."""
     rates = []
     for turn in range(repeats):
         pairs = make(1_000_000 * (turn + 1), count)
@@ -105,7 +105,7 @@ def rate(
 
 
 def report_hostile(count: int, limits: PoolSettings) -> None:
-    """Submit all at once; say when the harmless are there, and when all are."""
+    """Submit all at once; print when the harmless verdicts are there, and when all are."""
     ends: dict[int, float] = {}
     pairs = hostile(50_000_000, count)
     start = time.perf_counter()
@@ -150,7 +150,7 @@ def report_group(size: int, limits: PoolSettings) -> None:
 
 
 def main() -> None:
-    """Run all parts."""
+    """Measure all parts."""
     parser = argparse.ArgumentParser(description="Verdicts per second.")
     parser.add_argument("--count", type=int, default=2_000, help="answers per repeat")
     parser.add_argument("--repeats", type=int, default=5)
@@ -183,7 +183,7 @@ def main() -> None:
 
 
 def closed_forms_apart(start: int, count: int) -> Pairs:
-    """Closed forms that no other part has asked about."""
+    """Make closed forms that no other part grades."""
     return closed_forms(start + 20_000_000, count)
 
 

@@ -1,24 +1,25 @@
-"""How fast the learner is, and how much memory its log-probabilities take.
+"""Measures how fast the learner is, and how much memory its log-probabilities take.
 
     python benchmarks/learner.py --out docs/images       # both parts, about ten minutes
     python benchmarks/learner.py --part speed --repeats 9
     python benchmarks/learner.py --part memory
 
-Speed: one optimizer step on the same batch of long-tailed answers, by every layout of the
-learner and by what is compared with it. All variants take turns in one process, so that
-what else the machine does hits all of them; compare the ratios, not the seconds.
+Speed: every layout of the learner, and the variants it is compared with, make one optimizer
+step on the same batch of completions with long-tailed lengths. All variants take turns in one
+process, so that other work on the machine slows all of them; compare the ratios, not the seconds.
 
     padded            rows padded to the longest of their micro-batch, sorted by length
-    padded, unsorted  the same in sampling order, as many rows at a time (a fixed
-                      micro-batch size, the usual setting)
+    padded, unsorted  the same in sampling order, with a fixed number of rows at a time (a
+                      fixed micro-batch size, the usual setting)
     packed            no padding
-    packed, shared    each prompt once for its answers
-    bare              the packed micro-batches through the model and backward, with the
-                      plainest loss: no advantages, clip, metrics, gradient norm, optimizer
+    packed, shared    each prompt only once for all its completions
+    bare              forward and backward of the packed micro-batches with the simplest
+                      loss: no advantages, clip, metrics, gradient norm or optimizer
 
-Memory: log-probabilities of many tokens over a large vocabulary, forward and backward,
-each way in a process of its own; what counts is how far its peak rises above what it held
-before. The plain way is measured at sizes that fit and grows in proportion.
+Memory: the script computes log-probabilities of many tokens over a large vocabulary, forward
+and backward, each way in a process of its own, and measures how far the peak of memory rises
+above what the process held before. The plain way is measured at sizes that fit into memory; its
+figure for the full size follows in proportion.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import torch
 
-HIDDEN = 64  # of the memory part; small, so that the vocabulary is what counts
+HIDDEN = 64  # for the memory part; it is small, so that the vocabulary decides
 
 
 # -- Speed ------------------------------------------------------------------------------------
 
 
 def save_model(folder: Path, *, hidden: int, layers: int) -> Path:
-    """A random Qwen2 with the embedded tokenizer."""
+    """Save a random Qwen2 with the tokenizer of the embedded model."""
     import shutil
 
     from transformers import Qwen2Config, Qwen2ForCausalLM
@@ -77,7 +78,7 @@ def save_model(folder: Path, *, hidden: int, layers: int) -> Path:
 
 
 def long_tailed_batch(groups: int, size: int, prompt: int, rng: np.random.Generator) -> Any:
-    """Groups of answers of log-normal lengths (median 55), 3% of them cut at the limit of 1024."""
+    """Make groups of completions; lengths are log-normal (median 55), 3% are cut at 1024."""
     from rllib_dapo.types import TokenBatch
 
     rows = groups * size
@@ -114,18 +115,18 @@ class Unsorted:
         self.pad_id = layout.pad_id
 
     def split(self, batch: Any) -> list[Any]:
-        """Row numbers, `rows` at a time."""
+        """Return the row numbers of each micro-batch."""
         return np.array_split(np.arange(len(batch)), -(-len(batch) // self._rows))
 
     def tensors(self, rows: Any, device: Any) -> Any:
-        """As the padded layout."""
+        """Return the tensors that the padded layout makes."""
         return self._layout.tensors(rows, device)
 
 
 def make_step(
     model: Path, batch: Any, budget: int, **settings: Any
 ) -> tuple[Any, Callable[[], None]]:
-    """A learner, and a function that lets it do one optimizer step on the batch."""
+    """Make a learner, and a function that makes one optimizer step with it on the batch."""
     from rllib_dapo import DAPOConfig
     from rllib_dapo.envs.make import make_env
     from rllib_dapo.learner.batch_io import to_multi_agent_batch
@@ -150,7 +151,7 @@ def make_step(
 
 
 def bare_step(learner: Any, batch: Any) -> Callable[[], None]:
-    """The learner's own packed micro-batches through its model, with the plainest loss."""
+    """Make a step of the simplest loss on the learner's own packed micro-batches and model."""
     from ray.rllib.core import DEFAULT_MODULE_ID
 
     from rllib_dapo.model.batching import select
@@ -170,7 +171,7 @@ def bare_step(learner: Any, batch: Any) -> Callable[[], None]:
 
 
 def measure_speed(options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of one step by each variant, taking turns."""
+    """Measure the seconds of one step of each variant; the variants take turns."""
     torch.set_num_threads(options.threads)
     rng = np.random.default_rng(0)
     batch = long_tailed_batch(options.groups, options.group_size, options.prompt, rng)
@@ -180,7 +181,7 @@ def measure_speed(options: argparse.Namespace) -> dict[str, Any]:
         packed, packed_step = make_step(model, batch, options.budget, share_prompts=False)
         padded, padded_step = make_step(model, batch, options.budget, packing=False)
         unsorted, unsorted_step = make_step(model, batch, options.budget, packing=False)
-    # The same peak: as many rows of the longest length as the budget holds.
+    # The peak is the same: this many rows of the longest length fill the budget.
     unsorted._layout = Unsorted(padded._layout, max(1, options.budget // int(batch.lengths.max())))
     variants = {
         "packed, shared": shared_step,
@@ -213,7 +214,7 @@ def measure_speed(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def ratio(seconds: dict[str, list[float]], slow: str, fast: str) -> tuple[float, float, float]:
-    """Median, smallest and largest ratio of two variants' times, turn by turn."""
+    """Return the median, smallest and largest ratio of two variants' times, turn by turn."""
     ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
     return statistics.median(ratios), min(ratios), max(ratios)
 
@@ -222,7 +223,7 @@ def ratio(seconds: dict[str, list[float]], slow: str, fast: str) -> tuple[float,
 
 
 class Peak:
-    """How far this process's resident memory rises inside the context, MiB."""
+    """Measures how far the resident memory of this process rises in the context, in MiB."""
 
     def __enter__(self) -> Peak:
         self._before = self._highest = self._resident()
@@ -247,14 +248,14 @@ class Peak:
 
 
 def logprobs_once(how: str, tokens: int, vocabulary: int) -> None:
-    """Forward and backward once; prints by how many MiB the peak rose."""
+    """Run forward and backward once, and print by how many MiB the peak rose."""
     from rllib_dapo.losses.logprobs import token_logprobs_and_entropy, tokens_at_once
 
     torch.manual_seed(0)
     hidden = torch.randn(tokens, HIDDEN, requires_grad=True)
     weight = torch.randn(vocabulary, HIDDEN).mul_(0.1).requires_grad_()
     targets = torch.randint(vocabulary, (tokens,))
-    warm = torch.nn.functional.linear(hidden[:64], weight[:64])  # threads and their buffers
+    warm = torch.nn.functional.linear(hidden[:64], weight[:64])  # starts the threads
     warm.sum().backward()
     hidden.grad = weight.grad = None
     with Peak() as peak:
@@ -269,7 +270,7 @@ def logprobs_once(how: str, tokens: int, vocabulary: int) -> None:
 
 
 def measure_memory(options: argparse.Namespace) -> dict[str, Any]:
-    """MiB by which the peak rises, each way and size in a process of its own."""
+    """Measure by how many MiB the peak rises; each way and size has its own process."""
     cases = [("chunked", options.tokens), *(("plain", n) for n in (500, 1000, 2000))]
     rises = {}
     for how, tokens in cases:
@@ -315,7 +316,7 @@ def report_speed(result: dict[str, Any]) -> None:
 
 
 def draw(speed: dict[str, Any], path: Path) -> None:
-    """A bar per variant, with the spread of its repeats."""
+    """Draw a bar for each variant, with the spread of its repeats."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -344,7 +345,7 @@ def draw(speed: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked to."""
+    """Measure and print; with `--out`, also write JSON and the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=["speed", "memory", "both"], default="both")
     parser.add_argument("--repeats", type=int, default=5)

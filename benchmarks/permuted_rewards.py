@@ -1,9 +1,9 @@
-"""A control that must not learn: rewards permuted among the answers of each group.
+"""Runs a control that must not learn: rewards are permuted within each group.
 
     python benchmarks/permuted_rewards.py --config tuned_examples/dapo_math.yaml --out result.json
 
-Everything else is the experiment's own: same problems, same share of right answers per group.
-Writes one JSON object per iteration, like Tune's result.json.
+Everything else is as in the experiment: the same problems, and the same share of correct
+completions per group. The script writes one JSON object per iteration, like Tune's result.json.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rllib_dapo.types import Group
 
 
 class PermutedDAPO(DAPO):
-    """DAPO that confuses whose reward is whose."""
+    """DAPO with the rewards of each group permuted before the update."""
 
     def _update(self, groups: tuple[Group, ...]) -> Any:
         rng = np.random.default_rng(self.iteration)
@@ -30,7 +30,7 @@ class PermutedDAPO(DAPO):
 
 
 def permuted(group: Group, rng: np.random.Generator) -> Group:
-    """The group with its scores in another order."""
+    """Return the group with its scores in another order."""
     order = rng.permutation(len(group.completions))
     scores = group.scores[order].tolist()
     completions = (

@@ -52,12 +52,12 @@ def measure() -> dict[str, float]:
     one_token = size(reply(1, tokens=2000)) - size(reply(1, tokens=1000))
     return {
         "RLlib's part of a call": size(_method_caller("collect")),
-        "job of 1 problem": size(job(1)),
+        "sampling job of 1 problem": size(job(1)),
         "each further problem": (size(job(101)) - size(job(1))) / 100,
         "reply without groups": size(reply(0)),
-        "group of 16 answers without tokens": size(reply(1)) - size(reply(0)),
-        "each token of an answer, at 1 character": one_token / 16 / 1000,
-        "each character more": (
+        "group of 16 completions without tokens": size(reply(1)) - size(reply(0)),
+        "each token of a completion, at 1 character": one_token / 16 / 1000,
+        "each further character": (
             size(reply(1, tokens=1000, characters=2)) - size(reply(1, tokens=1000))
         )
         / 16_000,

@@ -80,8 +80,8 @@ def driver_table(driver: list[dict[str, Any]]) -> str:
                 f"{max(hosts):.0f}",
             ]
         )
-    header = ["runners", "sampling", "metrics", "token batch", "together", "calls"]
-    return table([*header, "step, s", "busiest engine, s", "MiB of a host"], rows)
+    header = ["runners", "sampling", "metrics", "token batch", "total", "calls"]
+    return table([*header, "step, s", "busiest engine, s", "MiB of the largest host"], rows)
 
 
 def lead_table(lead: list[dict[str, Any]]) -> str:
@@ -102,7 +102,7 @@ def messages_table(result: dict[str, Any]) -> str:
     step = result["driver"][0]["steps"][0]
     rows = [[name, f"{size:,.0f}"] for name, size in result["messages"].items()]
     total = step["array_bytes"] + step["text_bytes"]
-    rows.append(["answers of a step, all of them", f"{total:,.0f}"])
+    rows.append(["all completions of a step", f"{total:,.0f}"])
     return table(["", "bytes"], rows)
 
 
