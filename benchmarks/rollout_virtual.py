@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rllib_dapo.data.prompts import PromptRenderer
@@ -106,7 +107,10 @@ class VirtualCalls:
         facts = model_facts(config.language_model, trust_remote_code=False)
         tokenizer = load_tokenizer(facts.path, trust_remote_code=False)
         renderer = PromptRenderer.from_settings(config)
-        episodes = TextEpisodes(lambda ref: self.env, renderer, tokenizer, None)
+        another = partial(make_env, config.env, config.env_config)
+        episodes = TextEpisodes(
+            lambda ref: self.env, lambda ref: another(), renderer, tokenizer, None
+        )
         special = set(tokenizer.all_special_ids)
         words = [i for i in range(len(tokenizer)) if i not in special]
         self._runners = {

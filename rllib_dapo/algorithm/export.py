@@ -12,6 +12,7 @@ from torch import Tensor
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_path
 from rllib_dapo.model.lora import add_lora, save_adapter
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import CAUSAL_LM_PREFIX
 
 
@@ -66,7 +67,7 @@ def export_adapter(algorithm: Any, folder: Path | str) -> Path:
     return Path(folder)
 
 
-def _plain_model(config: Any) -> Any:
+def _plain_model(config: RunSettings) -> Any:
     """The untrained model as it came, its configuration included."""
     from transformers import AutoModelForCausalLM
 
@@ -77,7 +78,7 @@ def _plain_model(config: Any) -> Any:
     )
 
 
-def _tokenizer(config: Any) -> Any:
+def _tokenizer(config: RunSettings) -> Any:
     path = model_path(config.language_model)
     return load_tokenizer(path, trust_remote_code=config.trust_remote_code)
 

@@ -2,7 +2,7 @@
 
 vLLM starts only once in a process, so the test that runs this cannot do it itself:
 
-    python tests/end_to_end.py --iterations 5 --lr 2e-4 --seed 0
+    python tests/support/end_to_end.py --iterations 5 --lr 2e-4 --seed 0
 """
 
 from __future__ import annotations
