@@ -63,12 +63,7 @@ class ObjectStoreTransport:
         self._kept: WeightSet | None = None
 
     def send(self, calls: RunnerCalls, runners: Sequence[int], *, with_checks: bool) -> Delivery:
-        """Bring the learner's weights into the engines, and wait for all of them.
-
-        Raises:
-            EngineError: a learner could not hand out its weights.
-            TrainingError: a learner is lost.
-        """
+        """Bring the learner's weights into the engines; see `Transport.send`."""
         self._kept = None  # first, because the store need not hold two sets
         make = partial(
             _weight_set,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,12 +52,7 @@ class TransferTransport:
         self._by_store: ObjectStoreTransport | None = None  # served the last sync
 
     def send(self, calls: RunnerCalls, runners: Sequence[int], *, with_checks: bool) -> Delivery:
-        """Bring the learner's weights into the engines, and wait for all of them.
-
-        Raises:
-            EngineError: the weights could not be sent through the object store either.
-            TrainingError: a learner is lost.
-        """
+        """Bring the learner's weights into the engines; see `Transport.send`."""
         self._by_store = None
         there = calls.call_engines(runners, "places")
         failures = dict(there.failures)
@@ -73,8 +69,8 @@ class TransferTransport:
         else:
             if delivery.results.failures:  # such a runner may have left the group
                 self._connected = None
-        delivery.results.failures.update(failures)
-        return delivery
+        failures |= delivery.results.failures
+        return replace(delivery, results=CallResults(delivery.results.values, failures))
 
     def _transfer(self, calls: RunnerCalls, there: CallResults, with_checks: bool) -> Delivery:
         """Send to the runners that have said where they are."""

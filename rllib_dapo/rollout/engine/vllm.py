@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rllib_dapo.errors import SettingError
-from rllib_dapo.model.device import Place
 from rllib_dapo.rollout.engine.base import FinishedRequest, SampledCompletion, Sampling
 from rllib_dapo.types import FinishReason, FloatArray
 
@@ -197,8 +196,8 @@ class VLLMEngine:
                     values = [row[t].logprob for row, t in zip(rows, token_ids[1:], strict=True)]
                     return np.array(values, dtype=np.float32)
 
-    def places(self) -> list[Place]:
-        """Where the engine's workers compute, by rank."""
+    def places(self) -> list[Any]:
+        """Where the engine's workers compute (`model.place.Place`, which needs torch), by rank."""
         return list(self._engine.collective_rpc("worker_place"))
 
     def shutdown(self) -> None:
