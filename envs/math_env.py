@@ -105,7 +105,7 @@ class MathEnv(gym.Env[str, str]):
         self.observation_space = UnicodeText()
         self.action_space = UnicodeText()
         self._problem: Problem | None = None
-        self._where: dict[str, str] = {}  # {"dataset": name of the source} in a mixture
+        self._where: dict[str, str] = {}  # In a mixture it is {"dataset": name of the source}.
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

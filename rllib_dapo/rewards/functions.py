@@ -1,7 +1,7 @@
 """Import the user's reward functions by their path, and check them before training starts.
 
-    def per_answer(answer: str, *, problem: str, info: dict, **more) -> float
-    def of_a_group(answers: Sequence[str], *, problem: str, infos: Sequence[dict], **more)
+    def per_completion(answer: str, *, problem: str, info: dict, **more) -> float
+    def per_group(answers: Sequence[str], *, problem: str, infos: Sequence[dict], **more)
         -> Sequence[float]
 
 Both may be `async def`. The name of the first parameter tells which of the two a function is; what

@@ -1,6 +1,6 @@
 """Decide whether two trees are the same value, given an arithmetic that compares scalars.
 
-The workers load only this module and those that it imports, but neither torch nor Ray.
+The workers load only this module and those that it imports. torch and Ray are not among them.
 """
 
 from __future__ import annotations

@@ -141,11 +141,11 @@ def _unwrap(text: str) -> str:
 
 def _cut_remainder(text: str) -> str:
     """Remove half of a pair of brackets whose other half stands before the marker."""
-    if text.count("}") > text.count("{"):  # \text{Answer: 34} or \textbf{Answer:} 34
+    if text.count("}") > text.count("{"):  # as in \text{Answer: 34} or \textbf{Answer:} 34
         if text.startswith("}"):
             return text[1:]
         return text.removesuffix("}")
-    if "(" not in text and "[" not in text:  # (Answer: 34)
+    if "(" not in text and "[" not in text:  # as in (Answer: 34)
         return text.removesuffix(")")
     return text
 

@@ -101,7 +101,7 @@ def parse_number(text: str, *, trusted: bool = False) -> Number | None:
     if match is None or match.end() == position:
         return None
     if match.end() - position > MAX_DIGITS:
-        raise TooLargeError(f"a number of more than {MAX_DIGITS} characters")
+        raise TooLargeError(f"a number has more than {MAX_DIGITS} characters")
     value = _value(match, trusted=trusted)
     if value is None:
         return None
@@ -141,7 +141,7 @@ def _value(match: re.Match[str], *, trusted: bool) -> Fraction | None:
 def _fraction(whole: str | None, top: str, bottom: str, *, trusted: bool) -> Fraction | None:
     if _int(bottom) == 0:
         if trusted:
-            raise ZeroDivisionError("a division by zero")
+            raise ZeroDivisionError("it divides by zero")
         return None
     value = Fraction(_int(top), _int(bottom))
     if whole is not None:
@@ -158,5 +158,5 @@ def _int(text: str) -> int:
 
 def _power_of_ten(exponent: str) -> Fraction:
     if len(exponent) > 6 or abs(int(exponent)) > MAX_EXPONENT:
-        raise TooLargeError(f"an exponent beyond ±{MAX_EXPONENT}")
+        raise TooLargeError(f"an exponent is beyond ±{MAX_EXPONENT}")
     return Fraction(10) ** int(exponent)

@@ -20,7 +20,7 @@ from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithm
 from rllib_dapo.rewards.grading.trees import Tree, number, walk
 
 _DIGITS = 60
-_SPARE = 20  # rounding may cost this many digits
+_SPARE = 20  # Rounding may cost this many digits.
 # For each point: the sign of one half of the variables, and the sign of the other half.
 _SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 1))
 _PLACE_DIGITS = 40

@@ -17,7 +17,7 @@ _RELATIONS = {"=": "=", "!=": "!=", "<": "<", "<=": "<=", ">": "<", ">=": "<="}
 _REGIONS = {"cup": "union", "cap": "cap", "setminus": "minus", "backslash": "minus"}
 _CLOSERS = {"(": ")]", "[": ")]", "\\{": "\\}"}
 _MATRICES = ("pmatrix", "bmatrix", "Bmatrix", "matrix")
-_ROW = "\x02"  # see `tokens.prepare`
+_ROW = "\x02"  # `tokens.prepare` puts this in place of two backslashes.
 
 
 class Parsed(NamedTuple):
@@ -40,7 +40,7 @@ def parse_math(text: str) -> Parsed:
     body, unit = cut_unit(prepare(text))
     tree = _Parser(tokenize(body)).whole()
     if unit and kind(tree) not in ("scalar", "tuple", "set"):
-        raise UnreadableError("a unit behind a value that cannot have one")
+        raise UnreadableError("a unit follows a value that cannot have one")
     return Parsed(tree, unit)
 
 
@@ -51,11 +51,11 @@ class _Parser(ScalarParser):
         """Read all tokens as one tree."""
         items, join = self._items(double=True)
         if self.at < len(self.tokens):
-            raise UnreadableError(f"{self.tokens[self.at].text!r} out of place")
+            raise UnreadableError(f"{self.tokens[self.at].text!r} is out of place")
         tree = items[0] if len(items) == 1 else ("set", join or ",", tuple(items))
         # Chains such as a/b/c make a deep tree without deep recursion in the parser.
         if _height(tree) > 3 * MAX_DEPTH:
-            raise TooLargeError("nested too deeply")
+            raise TooLargeError("the text is nested too deeply")
         return tree
 
     def _items(self, *, double: bool) -> tuple[list[Tree], str]:
@@ -89,7 +89,7 @@ class _Parser(ScalarParser):
         if not signs:
             return sides[0]
         if len(signs) > 1 and ("=" in signs or "!=" in signs):
-            raise UnreadableError("a chain of equations")
+            raise UnreadableError("a chain of equations is not a value")
         links: list[Tree] = []
         for i, sign in enumerate(signs):
             left, right = scalar(sides[i]), scalar(sides[i + 1])
@@ -102,7 +102,7 @@ class _Parser(ScalarParser):
         while name := self.accept(*_REGIONS, of="command"):
             right = self.sum()
             if {kind(tree), kind(right)} - {"tuple", "set", "region"}:
-                raise UnreadableError(f"a {_REGIONS[name]} of something that is not a set")
+                raise UnreadableError(f"{_REGIONS[name]} joins something that is not a set")
             tree = (_REGIONS[name], tree, right)
         return tree
 
@@ -110,7 +110,7 @@ class _Parser(ScalarParser):
         """Read a group in parentheses, a tuple, an interval or a set."""
         opening = self.tokens[self.at].text
         if opening not in _CLOSERS:
-            raise UnreadableError(f"{opening!r} out of place")
+            raise UnreadableError(f"{opening!r} is out of place")
         self.at += 1
         if opening == "\\{" and self.accept("\\}"):
             return ("empty",)
@@ -123,11 +123,11 @@ class _Parser(ScalarParser):
         if opening == "\\{":
             return ("set", ",", tuple(items))
         if len(items) > 1 and join != ",":
-            raise UnreadableError("words within a tuple")
+            raise UnreadableError("a tuple contains words")
         if len(items) > 1:
             return ("tuple", opening, closing, tuple(items))
         if opening + closing not in ("()", "[]"):
-            raise UnreadableError("two different brackets around one value")
+            raise UnreadableError("two different brackets enclose one value")
         return items[0]
 
     def special(self, command: str) -> Tree:
@@ -150,9 +150,9 @@ class _Parser(ScalarParser):
                 row.append(scalar(self.sum()))
             rows.append(tuple(row))
             if not self.accept(_ROW) and not self.peek(end, of="command"):
-                raise UnreadableError("a matrix that breaks off")
+                raise UnreadableError("a matrix breaks off")
         if not rows:
-            raise UnreadableError("an empty matrix")
+            raise UnreadableError("a matrix is empty")
         return ("matrix", tuple(rows))
 
 

@@ -46,7 +46,7 @@ class RationalArithmetic:
         """Return the value of a literal."""
         value = number(tree)
         if value is None:
-            raise NotRationalError(f"a {tree[0]}")
+            raise NotRationalError(f"no literal: {tree[0]}")
         return value
 
 
@@ -65,7 +65,7 @@ def residue(tree: Tree, point: int) -> int:
     if head == "^":
         return _power(residue(tree[1], point), number(tree[2]))
     if head not in _OPERATIONS:
-        raise NotRationalError(f"a {head}")
+        raise NotRationalError(f"no rational operation: {head}")
     return _OPERATIONS[head]([residue(part, point) for part in tree[1:]]) % PRIME
 
 
@@ -85,11 +85,11 @@ def _chance(tree: Tree, point: int) -> int:
 
 def _power(base: int, exponent: Fraction | None) -> int:
     if exponent is None or exponent.denominator > 1:
-        raise NotRationalError("a power whose exponent is not an integer")
+        raise NotRationalError("an exponent is not an integer")
     return pow(_inverse(base) if exponent < 0 else base, abs(exponent.numerator), PRIME)
 
 
 def _inverse(value: int) -> int:
     if value % PRIME == 0:
-        raise NotRationalError("a division by zero")
+        raise NotRationalError("the expression divides by zero")
     return pow(value, -1, PRIME)

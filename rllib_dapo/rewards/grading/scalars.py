@@ -107,7 +107,7 @@ class ScalarParser(ABC):
 
     def _signed(self) -> Tree:
         negative = False
-        for _ in range(2):  # a + -b
+        for _ in range(2):  # Two signs may stand together, as in a + -b.
             if sign := self.accept("+", "-"):
                 negative ^= sign == "-"
             elif sign := self.accept("pm", "mp", of="command"):
@@ -152,11 +152,11 @@ class ScalarParser(ABC):
             return times(tree, part)
         whole, rest = Fraction(tree[1]), Fraction(part[1]) if part[0] == "num" else None
         if rest is None and part[1][0] == part[2][0] == "num":
-            raise UnreadableError("a mixed number with an improper fraction")
+            raise UnreadableError("a mixed number has an improper fraction")
         if rest is None:
             return times(tree, part)
         if whole.denominator > 1 or not 0 < rest < 1:
-            raise UnreadableError("a mixed number with an improper fraction")
+            raise UnreadableError("a mixed number has an improper fraction")
         return ("num", str(whole + rest))
 
     def _power(self) -> Tree:
@@ -172,7 +172,7 @@ class ScalarParser(ABC):
         negative = bool(self.accept("-"))
         tree = scalar(self._argument())
         if self.peek("^") or self.peek("!"):
-            raise UnreadableError("a^b^c without braces")
+            raise UnreadableError("a^b^c needs braces")
         return negated(tree) if negative else tree
 
     def _argument(self, *, split: bool = False) -> Tree:
@@ -183,7 +183,7 @@ class ScalarParser(ABC):
         if split and self.peek(of="number"):
             digits = self.tokens[self.at].text
             if not digits.isdigit():
-                raise UnreadableError("a decimal without braces")
+                raise UnreadableError("a decimal needs braces")
             self.tokens[self.at : self.at + 1] = [Token("number", d) for d in digits]
         return self.atom()
 
@@ -193,7 +193,7 @@ class ScalarParser(ABC):
             raise UnreadableError("the text breaks off")
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise TooLargeError("nested too deeply")
+            raise TooLargeError("the text is nested too deeply")
         tree = self._atom(self.tokens[self.at])
         self._depth -= 1
         return tree
@@ -206,7 +206,7 @@ class ScalarParser(ABC):
         if token.type == "number":
             return ("num", str(Fraction(token.text)))
         if token.type == "join":
-            raise UnreadableError(f"{token.text!r} out of place")
+            raise UnreadableError(f"{token.text!r} is out of place")
         if token.type == "name" or token.text in GREEK:
             return _LETTERS.get(token.text) or ("var", token.text + self._subscript())
         return self._command(token.text)
@@ -242,7 +242,7 @@ class ScalarParser(ABC):
         while braced and (name := self.accept(of="name")):
             text += name
         if not text or (braced and not self.accept("}")):
-            raise UnreadableError("a subscript that is not a name")
+            raise UnreadableError("a subscript is not a name")
         return "_" + text
 
     # -- commands
@@ -256,7 +256,7 @@ class ScalarParser(ABC):
             index = self.accept(of="number")
             self.expect("]")
             if not index.isdigit() or not 2 <= int(index) <= 100:
-                raise UnreadableError("a root without a whole index from 2 to 100")
+                raise UnreadableError("the index of a root is not a whole number from 2 to 100")
         return ("root", index, scalar(self._argument()))
 
     def _rounded(self, name: str, closing: str) -> Tree:
@@ -271,7 +271,7 @@ class ScalarParser(ABC):
         power = self._exponent() if self.peek("^") else None
         if power == ("num", "-1"):
             if name not in _INVERSE:
-                raise UnreadableError(f"an inverse of {name}")
+                raise UnreadableError(f"the inverse of {name} is not known")
             name, power = _INVERSE[name], None
         tree: Tree = ("fn", "ln" if base else name, scalar(self._function_argument()))
         if base:

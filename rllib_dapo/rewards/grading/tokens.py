@@ -74,7 +74,7 @@ GREEK: Final = frozenset(
 )
 """The commands that are names of variables."""
 _WORDS = FUNCTIONS | {"sqrt", "pi", "infty", "abs", "or", "and", "floor", "ceil"}
-_LONGEST_NAMES = 3  # xyz is a product of three variables, but a longer word is a word
+_LONGEST_NAMES = 3  # xyz is a product of three variables, but longer words are just words.
 
 
 def cut_unit(text: str) -> tuple[str, str]:
@@ -112,11 +112,11 @@ def tokenize(text: str) -> list[Token]:
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:
             if text[position:].strip():
-                raise UnreadableError(f"not mathematics: {text[position : position + 20]!r}")
+                raise UnreadableError(f"{text[position : position + 20]!r} is not mathematics")
             break
         tokens.extend(_tokens_of(match.lastgroup, match[match.lastgroup]))
         if len(tokens) > MAX_TOKENS:
-            raise TooLargeError(f"more than {MAX_TOKENS} tokens")
+            raise TooLargeError(f"the text has more than {MAX_TOKENS} tokens")
         position = match.end()
     return tokens
 
@@ -124,7 +124,7 @@ def tokenize(text: str) -> list[Token]:
 def _tokens_of(group: str, text: str) -> list[Token]:
     if group == "number":
         if len(text) > MAX_DIGITS:
-            raise TooLargeError(f"a number of more than {MAX_DIGITS} characters")
+            raise TooLargeError(f"a number has more than {MAX_DIGITS} characters")
         return [Token("number", text)]
     if group == "sign":
         sign = _SIGN_OF.get(text, text) if text not in "{}" else text
@@ -148,5 +148,5 @@ def _word(text: str) -> list[Token]:
     if name in _WORDS:
         return [_command(name)]
     if not text.isalpha() or not text.isascii() or len(text) > _LONGEST_NAMES:
-        raise UnreadableError(f"not mathematics: {text[:20]!r}")
+        raise UnreadableError(f"{text[:20]!r} is not mathematics")
     return [Token("name", letter) for letter in text]

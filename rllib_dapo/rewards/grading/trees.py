@@ -54,10 +54,10 @@ def scalar(tree: Tree) -> Tree:
     """Return `tree` itself if arithmetic can be done with it.
 
     Raises:
-        UnreadableError: it is not a scalar (but a tuple, a set, …), or it is infinite.
+        UnreadableError: it is a tuple, a set, an equation or the like, or it is infinite.
     """
     if kind(tree) != "scalar" or "inf" in (tree[0], tree[-1][0]):
-        raise UnreadableError("arithmetic with something that is not a number")
+        raise UnreadableError("arithmetic needs numbers")
     return tree
 
 
@@ -84,7 +84,7 @@ def over(top: Tree, bottom: Tree) -> Tree:
         UnreadableError: the bottom is 0.
     """
     if bottom[0] == "num" and Fraction(bottom[1]) == 0:
-        raise UnreadableError("a division by zero")
+        raise UnreadableError("the text divides by zero")
     if top[0] == bottom[0] == "num" and "/" not in top[1] + bottom[1]:
         value = Fraction(top[1]) / Fraction(bottom[1])
         if value.denominator > 1:

@@ -178,7 +178,9 @@ def canonical_unit(text: str) -> str | None:
         return ""
     text = _SPACE.sub(" ", _WRAPPER.sub(r" \1 ", text)).strip()
     text = _ABBREVIATED.sub("", text)
-    text = text.removeprefix("-") if text.startswith("-d") else text  # 34-degree
+    text = (
+        text.removeprefix("-") if text.startswith("-d") else text
+    )  # The text is -degree, as in 34-degree.
     power = ""
     if match := _PREFIX.match(text):
         power = "^2" if match[1].startswith("s") else "^3"
