@@ -113,7 +113,7 @@ def _check_arguments(creator: Callable[..., Any], config: Mapping[str, Any]) -> 
             near = difflib.get_close_matches(str(key), choices, n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]!r}?" if near else "."
             raise SettingError(
-                f"env_config.{key}: {name} has no such setting{hint} Its settings are"
+                f"env_config.{key}: {name} has no such setting{hint} Its settings are:"
                 f" {', '.join(choices) or 'none'}",
                 f"env_config.{key}",
             )
