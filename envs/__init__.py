@@ -1,3 +1,3 @@
-"""Single-step text environments: one episode is one problem and one answer."""
+"""Single-step text environments: one episode is one problem and one completion."""
 
 from __future__ import annotations

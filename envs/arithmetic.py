@@ -1,8 +1,8 @@
-"""Endless multi-step sums: `12+35-7=?`, to be worked out and closed with `Answer: 40`.
+"""Pose endless multi-step sums: a completion works out `12+35-7=?` and ends in `Answer: 40`.
 
-Problem number `index` is a pure function of `index` and the settings, so the same index
-poses the same problem in every process. One problem in ten, chosen by a hash of its
-text, belongs to the split `validation`; training never sees those.
+Problem number `index` depends on `index` and the settings only, so the same index poses the same
+problem in every process. One problem in ten, chosen by a hash of its text, belongs to the split
+`validation`, which training never sees.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 
 
 def split_of(problem: str) -> Split:
-    """Which split a generated problem belongs to, by a hash of its text."""
+    """Return the split that a generated problem belongs to, by a hash of its text."""
     held_out = zlib.crc32(problem.encode()) % _HELD_OUT_ONE_IN == 0
     return "validation" if held_out else "train"
 
@@ -37,7 +37,7 @@ class Sum:
 
     Attributes:
         terms: the operands, each at least 1.
-        signs: one of "+" or "-" between neighbours; len(terms) - 1 of them.
+        signs: "+" or "-" between each two neighbours, so there are len(terms) - 1 of them.
     """
 
     terms: tuple[int, ...]
@@ -64,7 +64,7 @@ class Sum:
 
     @property
     def split(self) -> Split:
-        """Which split this problem belongs to, by a hash of its text."""
+        """The split that this problem belongs to, by a hash of its text."""
         return split_of(self.text)
 
 
@@ -73,8 +73,8 @@ def draw_sum(rng: np.random.Generator, *, terms: int, max_operand: int) -> Sum:
 
     Args:
         rng: the source of randomness.
-        terms: number of operands, at least 2.
-        max_operand: operands are uniform on 1 … max_operand.
+        terms: the number of operands, at least 2.
+        max_operand: the largest operand; operands are uniform on 1 … max_operand.
     """
     operands = [int(x) for x in rng.integers(1, max_operand + 1, size=terms)]
     signs: list[str] = []
@@ -87,9 +87,9 @@ def draw_sum(rng: np.random.Generator, *, terms: int, max_operand: int) -> Sum:
 
 
 def sum_at(index: int, *, split: Split, terms: int = 3, max_operand: int = 99) -> Sum:
-    """Problem number `index` of a split: a pure function of its arguments."""
+    """Return problem number `index` of a split, which depends on the arguments only."""
     rng = np.random.default_rng([terms, max_operand, index])
-    while True:  # nine tries in ten succeed at once for `train`, one in ten for `validation`
+    while True:  # nine tries in ten succeed for `train`, one in ten for `validation`
         drawn = draw_sum(rng, terms=terms, max_operand=max_operand)
         if drawn.split == split:
             return drawn
@@ -98,15 +98,15 @@ def sum_at(index: int, *, split: Split, terms: int = 3, max_operand: int = 99) -
 class ArithmeticEnv(gym.Env[str, str]):
     """One problem per episode; the action is the whole completion as text.
 
-    `reset(options={"index": i})` poses problem i; without an index one is drawn from the
-    environment's own generator. `step(text)` ends the episode with +1 if the last
-    `Answer: …` of the text is the correct integer, written as an integer, and -1 otherwise;
-    `info` says `correct`, `extracted` and `expected`.
+    `reset(options={"index": i})` poses problem i; without an index, one is drawn from the
+    environment's own generator. `step(text)` ends the episode with +1 if the last `Answer: …` in
+    the text is the correct integer, written as an integer, and -1 otherwise; its info holds
+    `correct`, `extracted` and `expected`.
 
     Args:
         split: `train` or `validation` (one tenth of all problems, never trained on).
-        terms: operands per problem, 2 … 8.
-        max_operand: operands are 1 … max_operand, at most 9999.
+        terms: the number of operands in a problem, 2 … 8.
+        max_operand: the largest operand, 2 … 9999; the smallest is 1.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -148,9 +148,9 @@ class ArithmeticEnv(gym.Env[str, str]):
         return self._problem.text, {"index": int(index)}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Score a completion; the episode is over."""
+        """Score a completion and end the episode."""
         if self._problem is None:
-            raise RuntimeError("ArithmeticEnv.step before reset: call reset() first")
+            raise RuntimeError("ArithmeticEnv.step was called before reset: call reset() first")
         matches = _ANSWER.findall(action[-300:])
         extracted = matches[-1].strip() if matches else None
         correct = (

@@ -1,4 +1,4 @@
-"""A curriculum: which level of difficulty a problem has, by its place in the run."""
+"""Read a curriculum: a problem's place in the run decides its level of difficulty."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _KEYS = ("until", "task_config")
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One level.
+    """One level of a curriculum.
 
     Attributes:
         until: the first position that belongs to the next level; None for the last level.
-        task_config: what it changes of the task's settings.
+        task_config: the settings of the task that this level changes.
     """
 
     until: int | None
@@ -26,7 +26,7 @@ class Level:
 
 
 def read_levels(curriculum: Sequence[Mapping[str, Any]]) -> tuple[Level, ...]:
-    """The levels of the setting `curriculum`; one level without settings if it is empty.
+    """Read the setting `curriculum`; if it is empty, there is one level without settings.
 
     Raises:
         SettingError: a level is malformed, or the levels are not in ascending order.
@@ -48,7 +48,7 @@ def read_levels(curriculum: Sequence[Mapping[str, Any]]) -> tuple[Level, ...]:
 
 
 def level_at(levels: Sequence[Level], position: int) -> int:
-    """Number of the level of the problem at `position`; past the end, the last one's."""
+    """Return the number of the level at `position`; past the end, it is the last level."""
     for number, level in enumerate(levels):
         if level.until is None or position < level.until:
             return number
@@ -65,8 +65,8 @@ def _read(level: object, number: int) -> Level:
         if key not in _KEYS:
             near = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.0)[0]
             raise SettingError(
-                f"{name}.{key}: a level has no such key; did you mean {near!r}? A task's own"
-                " settings go into task_config",
+                f"{name}.{key}: a level has no such key; did you mean {near!r}? The task's own"
+                " settings belong in task_config",
                 f"{name}.{key}",
             )
     until, task_config = level.get("until"), level.get("task_config", {})

@@ -1,7 +1,7 @@
-"""Sums and products as generators print them, worked out in exact fractions.
+"""Work out sums and products, as generators print them, in exact fractions.
 
-For the questions of a task, never for answers: integers and decimals with `+ - * /`,
-parentheses and signs, by the usual precedence.
+This serves the questions of a task and is never applied to a completion. It reads integers and
+decimals with `+ - * /`, parentheses and signs, by the usual precedence.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ _TOKEN = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?|[-+*/()])")
 
 
 def exact_value(expression: str) -> Fraction | None:
-    """The value of `expression`; None if it divides by zero.
+    """Compute the value of `expression`; return None if it divides by zero.
 
     Raises:
-        ValueError: it is no such expression.
+        ValueError: the text is not such an expression.
     """
     tokens: list[str] = []
     position, end = 0, len(expression.rstrip())
     while position < end:
         match = _TOKEN.match(expression, position)
         if match is None:
-            raise ValueError(f"{expression!r}: no number or sign at character {position + 1}")
+            raise ValueError(
+                f"{expression!r}: there is no number or sign at character {position + 1}"
+            )
         tokens.append(match[1])
         position = match.end()
     reader = _Reader(tokens)
@@ -37,7 +39,7 @@ def exact_value(expression: str) -> Fraction | None:
 
 
 class _Reader:
-    """Takes tokens from the left, which is the end of the reversed list."""
+    """Reads tokens from left to right. The list is reversed, so the next one is the last."""
 
     def __init__(self, tokens: list[str]) -> None:
         self.tokens = tokens[::-1]

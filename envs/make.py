@@ -1,4 +1,4 @@
-"""Builds an environment from its name, class or creator, or says what is wrong with it."""
+"""Build an environment from its name, class or creator, or say what is wrong with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
         "rllib_dapo/ReasoningGym-v0": "rllib_dapo.envs.reasoning_gym:ReasoningGymEnv",
     }
 )
-"""The environments by id, each `module:Class`."""
+"""The environments of this package by id, each as `module:Class`."""
 
 
 def make_env(
@@ -33,11 +33,11 @@ def make_env(
         env: a gymnasium id (`module:id` imports the module that registers it), a name
             registered with `ray.tune.register_env` (which wins, as in RLlib), a class or
             another callable.
-        env_config: keyword arguments; handed over whole to creators registered with Ray and
-            to classes that take RLlib's single `config`.
+        env_config: the keyword arguments. Creators registered with Ray, and classes that take
+            RLlib's single `config`, get the whole mapping instead.
 
     Raises:
-        SettingError: there is no such environment, or it does not take these arguments.
+        SettingError: there is no such environment, or it does not accept these arguments.
     """
     config: Mapping[str, Any] = {} if env_config is None else env_config
     if not isinstance(env, str):
@@ -53,15 +53,15 @@ def make_env(
         gym.register(env, entry_point=ENVIRONMENTS[env])
     try:
         module, _, name = env.rpartition(":")
-        if module:  # `gym.make` would import it, `gym.spec` does not
+        if module:  # `gym.make` would import the module, but `gym.spec` does not.
             importlib.import_module(module)
         spec = gym.spec(name)
     except (gym.error.Error, ImportError) as error:
         names = [*ENVIRONMENTS, *gym.registry]
         near = difflib.get_close_matches(env, names, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         raise SettingError(
-            f"env={env!r}: no such environment ({error}){hint} Register your own with"
+            f"env={env!r}: there is no such environment ({error}){hint} Register your own with"
             " ray.tune.register_env or gymnasium.register",
             "env",
         ) from error
@@ -75,7 +75,7 @@ def make_env(
 
 
 def _as_context(config: Mapping[str, Any]) -> Any:
-    """Creators written for RLlib may read `worker_index` of their argument."""
+    """Make RLlib's context, because a creator written for RLlib may read `worker_index`."""
     from ray.rllib.env.env_context import EnvContext
 
     return config if isinstance(config, EnvContext) else EnvContext(dict(config), 0)
@@ -93,7 +93,7 @@ def _call(creator: Callable[..., Any], config: Mapping[str, Any]) -> Any:
 def _parameters(creator: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(creator).parameters
-    except (TypeError, ValueError):  # some compiled classes have no signature
+    except (TypeError, ValueError):  # Some compiled classes have no signature.
         return {"kwargs": inspect.Parameter("kwargs", inspect.Parameter.VAR_KEYWORD)}
 
 
@@ -111,9 +111,9 @@ def _check_arguments(creator: Callable[..., Any], config: Mapping[str, Any]) -> 
         if key not in named:
             choices = [n for n in named if n != "render_mode"]
             near = difflib.get_close_matches(str(key), choices, n=1, cutoff=0.4)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint = f"; did you mean {near[0]!r}?" if near else "."
             raise SettingError(
-                f"env_config.{key}: {name} has no such setting; {hint}It has"
+                f"env_config.{key}: {name} has no such setting{hint} Its settings are:"
                 f" {', '.join(choices) or 'none'}",
                 f"env_config.{key}",
             )
@@ -129,7 +129,7 @@ def _checked(env: Any, source: object) -> gym.Env[Any, Any]:
     if isinstance(env, gym.Env):
         return env
     raise SettingError(
-        f"env={source!r}: it made a {type(env).__name__}, no gymnasium environment; its creator"
+        f"env={source!r}: it made a {type(env).__name__}, not a gymnasium environment; its creator"
         " must return a gymnasium.Env",
         "env",
     )

@@ -1,4 +1,4 @@
-"""Problems of a data set: one episode is one problem and one completion."""
+"""Pose the problems of a data set: one episode is one problem and one completion."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ from rllib_dapo.rewards.grading.grade import Verdict, find_grader, grade_all, pa
 from rllib_dapo.rewards.grading.pool import read_limits
 
 AUTO = "auto"
-"""The setting with which the data choose the grader."""
+"""The value of `grader` that leaves the choice to the environment; it is `robust` at present."""
 
 
 class MathEnv(gym.Env[str, str]):
     """A single-step environment: the problem is the observation, a completion is the action.
 
-    `reset(options={"index": i})` poses problem i; without an index one is drawn from the
+    `reset(options={"index": i})` poses problem i; without an index, one is drawn from the
     environment's own generator. Its info holds `index`, `source` (`file:row`), in a mixture
-    `dataset` (the name of its source) and, where the data set has chat messages, `messages`:
-    the observation is then the last of them. `step(text)` ends the episode with +1 for a
+    `dataset` (the name of its source) and, if the problem is a chat, its `messages`; the
+    observation is then the last of them. `step(text)` ends the episode with +1 for a
     correct completion and -1 otherwise; its info holds `correct`, `extracted`, `expected`,
     `matched_by` (see `rewards.grading.grade`) and, in a mixture, `dataset`.
 
     Args:
         dataset: a .jsonl, .json, .csv or .parquet file, a folder of them, a folder written
-            by `save_to_disk` of the `datasets` library, or an id on the Hugging Face hub. Or
-            a list of these, each alone or as `{path: …, weight: …, name: …}` with further
-            options that differ from those below. Workers of a cluster read it themselves:
-            give an absolute path that all nodes have.
-        problem_key: the column of the problem; None recognises the common names.
-        answer_key: the column of the ground truth; None recognises the common names.
-        split: for a folder, only files with this word in their path are read; for a data set
+            by `save_to_disk` of the `datasets` library, or an id on the Hugging Face hub. It may
+            also be a list of these. Each item is a text or `{path: …, weight: …, name: …}`, with
+            further options if they differ from those below. The workers of a cluster read the
+            data themselves, so give an absolute path that exists on all nodes.
+        problem_key: the column of the problem; with None, the common names are recognised.
+        answer_key: the column of the ground truth; with None, the common names are recognised.
+        split: in a folder, only files with this word in their path are read; for a data set
             on the hub, this is its split.
         subset: the configuration of a data set on the hub.
-        grader: `auto`, `robust` (as people write answers) or `strict` (the DAPO recipe's).
-            `auto` is `robust`, which compares integers by value; see `integer_answers`.
-        grading: the limits of comparing values that are not numbers: `workers`, `seconds`
+        grader: `auto`, `robust` (reads answers as people write them) or `strict` (the DAPO
+            recipe's). `auto` is `robust`, which compares integers by value; see
+            `integer_answers`.
+        grading: the limits for comparing values that are not numbers: `workers`, `seconds`
             and `memory_mib` (see `rewards.grading.pool.PoolSettings`).
-        deduplicate: keep only the first row of each problem.
-        limit: use only this many problems, the first ones (of each source).
+        deduplicate: whether to keep only the first row of each problem.
+        limit: if given, only this many problems are used: the first ones (of each source).
 
     Attributes:
         problems: the problems by index.
@@ -61,7 +62,7 @@ class MathEnv(gym.Env[str, str]):
 
     Raises:
         SettingError: an argument is impossible.
-        DataError: the data cannot be used; names file, row and column.
+        DataError: the data cannot be used; the message names file, row and column.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -104,7 +105,7 @@ class MathEnv(gym.Env[str, str]):
         self.observation_space = UnicodeText()
         self.action_space = UnicodeText()
         self._problem: Problem | None = None
-        self._where: dict[str, str] = {}  # in a mixture, {"dataset": name of the source}
+        self._where: dict[str, str] = {}  # In a mixture it is {"dataset": name of the source}.
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -112,7 +113,7 @@ class MathEnv(gym.Env[str, str]):
         """Pose a problem; the observation is its text.
 
         Raises:
-            DataError: there is no problem with the index asked for.
+            DataError: there is no problem with this index.
         """
         super().reset(seed=seed)
         index = (options or {}).get("index")
@@ -133,17 +134,17 @@ class MathEnv(gym.Env[str, str]):
         return self._problem.text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Grade a completion; the episode is over."""
+        """Grade a completion and end the episode."""
         ((score, info),) = self.score_group([action])
         return "", score, True, False, info
 
     def score_group(self, completions: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
-        """Grade all completions of the problem posed: for each, the score and info of `step`.
+        """Grade all completions of the problem; return for each the score and info of `step`.
 
         All comparisons are in flight at once, so one that hangs delays no other.
         """
         if self._problem is None:
-            raise RuntimeError("MathEnv.step before reset: call reset() first")
+            raise RuntimeError("MathEnv.step was called before reset: call reset() first")
         answer = self._problem.answer
         golds = [parse_gold(answer)] * len(completions)
         verdicts = grade_all(list(map(str, completions)), golds, self.grader, self._limits)
@@ -159,8 +160,8 @@ class MathEnv(gym.Env[str, str]):
         }
 
 
-# A runner makes many environments over one data set: they share one copy of it, which is
-# dropped with the last of them.
+# A runner makes many environments over one data set. They share one copy of it, which is dropped
+# together with the last of them.
 _shared: WeakValueDictionary[tuple[Any, ...], ProblemSet] = WeakValueDictionary()
 _lock = Lock()
 

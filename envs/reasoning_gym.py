@@ -1,8 +1,8 @@
-"""Problems of reasoning-gym: endless, with exact answers, graded by this package.
+"""Pose problems of reasoning-gym, which are endless, have exact answers and are graded here.
 
-reasoning-gym's own scorers are never called: some run the answer as code, and the common
-one pays for answers that merely contain the right one. Its item i of seed s is item i-1
-of seed s+1, so every problem here comes from a seed of its own, 4,096 apart.
+reasoning-gym's own scorers are never called: some run the answer as code, and the common one
+rewards answers that merely contain the correct one. In reasoning-gym, item i of seed s is item
+i-1 of seed s+1, so every problem here has a seed of its own, 4,096 apart from the next.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.rewards.grading.grade import grade_robust, parse_gold
 
 SEEDS_PER_PROBLEM = 4096
-"""Distance between the seeds of neighbouring problems, and the most draws for one."""
+"""The distance between the seeds of neighbouring problems, and the most draws for one problem."""
 _OURS = ("seed", "size")
 
 
 class ReasoningGymEnv(gym.Env[str, str]):
     """One problem per episode; the action is the whole completion as text.
 
-    `reset(options={"index": i})` poses problem i, a pure function of i, the settings and
-    the level; without an index one is drawn from the environment's own generator. The
-    level is that of `options["position"]`, the problem's place in the run (else of i).
+    `reset(options={"index": i})` poses problem i, which depends on i, the settings and the level
+    only. Without an index, one is drawn from the environment's own generator. The level is that
+    of `options["position"]`, the problem's place in the run; without a position, i is used.
     `step(text)` ends the episode with +1 if the robust grader finds the correct answer and -1
     otherwise; its info holds `correct`, `extracted`, `expected` and `matched_by`.
 
     Args:
         task: a task of reasoning-gym with one exact answer, such as `chain_sum`.
-        task_config: settings of the task, such as `{"max_terms": 4}`.
+        task_config: the settings of the task, such as `{"max_terms": 4}`.
         split: `train`, or `validation`: one question in ten, by a hash of its text.
-        curriculum: levels in their order, each with `until` (the first position of the
-            next level) and `task_config` (what it changes of the task's settings).
+        curriculum: the levels in their order, each with `until` (the first position of the
+            next level) and `task_config` (the settings of the task that the level changes).
 
     Raises:
-        SettingError: reasoning-gym is missing, or an argument is impossible.
+        SettingError: reasoning-gym is not installed, or an argument is impossible.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - gymnasium's own form
@@ -94,14 +94,14 @@ class ReasoningGymEnv(gym.Env[str, str]):
         return question, {"index": index, "level": level}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Grade a completion; the episode is over."""
+        """Grade a completion and end the episode."""
         ((score, info),) = self.score_group([action])
         return "", score, True, False, info
 
     def score_group(self, completions: Sequence[str]) -> list[tuple[float, dict[str, Any]]]:
-        """Grade all completions of the problem posed: for each, the score and info of `step`."""
+        """Grade all completions of the problem; return for each the score and info of `step`."""
         if self._answer is None:
-            raise RuntimeError("ReasoningGymEnv.step before reset: call reset() first")
+            raise RuntimeError("ReasoningGymEnv.step was called before reset: call reset() first")
         gold = parse_gold(self._answer)
         scored: list[tuple[float, dict[str, Any]]] = []
         for completion in completions:
@@ -116,7 +116,7 @@ class ReasoningGymEnv(gym.Env[str, str]):
         return scored
 
     def _problem(self, index: int, level: int) -> tuple[str, str]:
-        """Question and answer: the first draw that is exact and of this split."""
+        """Return question and answer of the first draw that is exact and belongs to this split."""
         for attempt in range(SEEDS_PER_PROBLEM):
             entry = self._make[level].draw(index * SEEDS_PER_PROBLEM + attempt)
             if entry is None or not TASKS[self.task](entry):
@@ -131,11 +131,11 @@ class ReasoningGymEnv(gym.Env[str, str]):
 
 
 class _Generator:
-    """Draws questions of one task and level.
+    """Draws the questions of one task at one level.
 
     Args:
-        task: its name.
-        config: its settings, less the seed.
+        task: the name of the task.
+        config: the settings of the task, without `seed` and `size`.
     """
 
     def __init__(self, task: str, config: Mapping[str, Any]) -> None:
@@ -148,9 +148,10 @@ class _Generator:
                 raise SettingError(f"{name}: the environment sets it; leave it out", name)
             if key not in known:
                 near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.4)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                hint = f"; did you mean {near[0]!r}?" if near else "."
                 raise SettingError(
-                    f"{name}: {task} has no such setting; {hint}It has {', '.join(known)}", name
+                    f"{name}: {task} has no such setting{hint} Its settings are {', '.join(known)}",
+                    name,
                 )
         try:
             self._dataset(self._config(seed=0, size=1, **self._settings))
@@ -161,18 +162,18 @@ class _Generator:
             ) from error
 
     def draw(self, seed: int) -> Mapping[str, Any] | None:
-        """The only item of a data set with this seed; None where the generator fails."""
+        """Return the only item of a data set with this seed, or None if the generator fails."""
         try:
             entry: Mapping[str, Any] = self._dataset(
                 self._config(seed=seed, size=1, **self._settings)
             )[0]
-        except ArithmeticError:  # basic_arithmetic divides by zero now and then
+        except ArithmeticError:  # basic_arithmetic sometimes divides by zero.
             return None
         return entry
 
 
 def _classes(task: str) -> tuple[Any, Any]:
-    """The data set's class and its settings' class."""
+    """Return the class of the data set and the class of its settings."""
     try:
         datasets = importlib.import_module("reasoning_gym.factory").DATASETS
     except ImportError as error:
@@ -183,7 +184,7 @@ def _classes(task: str) -> tuple[Any, Any]:
     if task not in datasets:
         raise SettingError(
             f"env_config.task={task!r}: this version of reasoning-gym has no such task; install"
-            " the one of `pip install rllib-dapo[reasoning-gym]`",
+            " the version of `pip install rllib-dapo[reasoning-gym]`",
             "env_config.task",
         )
     dataset, config = datasets[task]

@@ -1,8 +1,8 @@
-"""Which tasks of reasoning-gym can be trusted, and which questions of them.
+"""List the tasks of reasoning-gym that can be trusted, and check each of their questions.
 
-A task is on the list when its answer is one number that the question determines. Some
-generators go wrong now and then; `exact` is asked of every question, and one that fails
-is never posed. Nothing of reasoning-gym is imported here.
+A task is on the list if its answer is one number that the question determines. Some generators
+go wrong now and then, so every question is checked, and one that fails is never posed. This module
+imports nothing from reasoning-gym.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from rllib_dapo.envs.exact_expression import exact_value
 from rllib_dapo.errors import SettingError
 
 Entry = Mapping[str, Any]
-"""What reasoning-gym hands over: `question`, `answer`, `metadata`."""
+"""An item of a data set of reasoning-gym: `question`, `answer`, `metadata`."""
 
 
 def _equals_expression(entry: Entry) -> bool:
-    """Whether the answer is the expression's value.
+    """Return whether the answer is the value of the expression.
 
-    `basic_arithmetic` rounds inexact quotients (7 questions in 1,000), and without
-    parentheses it works from left to right, `2 + 3 * 4 = 20` (6 questions in 10).
+    `basic_arithmetic` rounds inexact quotients (7 questions in 1,000), and without parentheses it
+    works from left to right, as in `2 + 3 * 4 = 20` (6 questions in 10).
     """
     return exact_value(entry["metadata"]["expression"]) == Fraction(entry["answer"])
 
 
 def _has_one_solution(entry: Entry) -> bool:
-    """Whether the unknown is in the equation: now and then it cancels, `0 = 0`."""
+    """Return whether the equation contains the unknown; sometimes it cancels (`0 = 0`)."""
     return entry["metadata"]["variable"] in entry["metadata"]["equation"]
 
 
 def _has_one_case(entry: Entry) -> bool:
-    """Whether the letter occurs in one case only: the question does not say whether A is an a."""
+    """Return whether the letter occurs as a small letter only.
+
+    The question does not say whether a capital A counts as an a.
+    """
     letter = entry["metadata"]["target_letter"]
     return not any(letter.upper() in word for word in entry["metadata"]["span"])
 
@@ -62,7 +65,7 @@ TASKS: Mapping[str, Callable[[Entry], bool]] = MappingProxyType(
         "simple_equations": _has_one_solution,
     }
 )
-"""The tasks that may be posed; each says whether the answer to a question is exact."""
+"""The tasks that may be posed, each with its check that the answer to a question is exact."""
 
 _EVALUATES = "its scorer runs answers as code"
 REFUSED: Mapping[str, str] = MappingProxyType(
@@ -92,14 +95,14 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "simple_geometry": "its convex polygons have angles above 180 degrees",
     }
 )
-"""Tasks that are refused for a reason worth telling."""
+"""The tasks that are refused, each with its reason."""
 
 
 def check_task(task: str) -> str:
-    """`task`, if it is on the list.
+    """Return `task` if it is on the list.
 
     Raises:
-        SettingError: it is not; says why, or names the nearest.
+        SettingError: it is not; the message gives the reason or the nearest name.
     """
     if task in TASKS:
         return task

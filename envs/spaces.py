@@ -1,7 +1,7 @@
-"""A text space without an alphabet.
+"""A text space that does not restrict the characters.
 
-`gymnasium.spaces.Text` knows 62 alphanumerics unless told otherwise, so a plus sign, a
-newline or LaTeX is "not in the space". Problems and answers may hold any character.
+`gymnasium.spaces.Text` by default contains only 62 letters and digits, so a plus sign, a newline
+or LaTeX is "not in the space". Problems and completions may contain any character.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _SAMPLE_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789 +-*/=().,:?\n\\{}$^_√
 
 
 class UnicodeText(gym.Space[str]):
-    """All strings of at most `max_length` unicode characters.
+    """The space of all strings of at most `max_length` unicode characters.
 
     Args:
-        max_length: upper bound on `len(text)`, in characters (code points).
-        seed: seed of the space's own generator, used by `sample()` only.
+        max_length: the upper bound on `len(text)`, in characters (code points).
+        seed: the seed of the space's own generator, which only `sample()` uses.
     """
 
     def __init__(self, max_length: int = 1_000_000, *, seed: int | None = None) -> None:
@@ -30,11 +30,11 @@ class UnicodeText(gym.Space[str]):
 
     @property
     def is_np_flattenable(self) -> bool:
-        """Text has no fixed-size array form."""
+        """Return False, because a text has no array form of fixed size."""
         return False
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> str:
-        """A random string of up to 32 characters, with signs and non-ASCII among them."""
+        """Draw a random string of up to 32 characters, which may be signs or not ASCII."""
         if mask is not None or probability is not None:
             raise ValueError("UnicodeText.sample takes neither mask nor probability")
         length = int(self.np_random.integers(0, min(self.max_length, 32) + 1))
@@ -42,7 +42,7 @@ class UnicodeText(gym.Space[str]):
         return "".join(_SAMPLE_ALPHABET[i] for i in picks)
 
     def contains(self, x: Any) -> bool:
-        """True for any `str` (or numpy string) within the length bound."""
+        """Return whether `x` is a `str` (or numpy string) within the length bound."""
         return isinstance(x, (str, np.str_)) and len(x) <= self.max_length
 
     def __repr__(self) -> str:
@@ -51,4 +51,4 @@ class UnicodeText(gym.Space[str]):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, UnicodeText) and other.max_length == self.max_length
 
-    __hash__ = None  # type: ignore[assignment]  # as gymnasium's spaces: equal by value, mutable
+    __hash__ = None  # type: ignore[assignment]  # equal by value and mutable, as in gymnasium

@@ -1,4 +1,4 @@
-"""Calls reward functions so that nothing they do harms the caller.
+"""Call reward functions in such a way that nothing they do harms the caller.
 
 A plain function runs in a daemon thread of its own. Coroutines run in the event loop of one
 daemon thread that lives as long as the caller, so that clients kept between calls stay usable.
@@ -7,8 +7,8 @@ a thread. When a few such calls still run, the next call is refused, so that the
 The threads are daemons, and not those of an executor, so that a call that hangs does not keep
 the interpreter from ending.
 
-A call that never lets go of the interpreter (a regular expression that explodes, one huge
-power) cannot be bounded from inside the process.
+A call that never releases the interpreter (a regular expression of exponential cost, one huge
+power) cannot be limited from inside the process.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from rllib_dapo.errors import RewardError
 from rllib_dapo.rewards.functions import RewardFunction
 
 MAX_HUNG = 4
-"""The number of calls left behind and still running at which further calls are refused."""
+"""If this many calls that were left behind still run, further calls are refused."""
 
 LARGEST_VALUE = 1e9
-"""Values beyond ± this are mistakes; their squares would drown a group's deviation."""
+"""A value beyond ± this is taken for a mistake, because its square would hide all other
+differences in the standard deviation of the group."""
 
 _GRACE_S = 1.0
 
@@ -41,11 +42,11 @@ FailureReason = Literal["raised", "timed_out", "bad_value", "wrong_length"]
 
 @dataclass(frozen=True, slots=True)
 class NoValue:
-    """What stands in place of the value of a completion that got none.
+    """Stands in place of a value for a completion that got none.
 
     Attributes:
-        reason: see `FailureReason`.
-        message: what happened, for people.
+        reason: why there is no value; see `FailureReason`.
+        message: what happened, for people to read.
     """
 
     reason: FailureReason
@@ -57,14 +58,14 @@ Value = float | NoValue
 
 @dataclass(frozen=True, slots=True)
 class CompletionsToScore:
-    """What a function may know of the G answers to one problem; see `functions`.
+    """What a reward function may know about the G completions of one problem.
 
     Attributes:
         problem: the problem as the environment posed it.
-        answers: the answers' texts.
-        infos: what the environment's `step` said of each.
-        truncated: which were cut at the length limit.
-        num_tokens: their lengths.
+        answers: the texts of the completions; user functions know them by this name.
+        infos: the info of the environment's `step` for each completion.
+        truncated: for each completion, whether it was cut at the length limit.
+        num_tokens: the length of each completion in tokens.
     """
 
     problem: str
@@ -74,7 +75,10 @@ class CompletionsToScore:
     num_tokens: Sequence[int]
 
     def arguments(self, function: RewardFunction) -> Iterator[tuple[Any, dict[str, Any]]]:
-        """The first argument and the keywords of each call; copies, theirs to change."""
+        """Yield the first argument and the keywords of each call.
+
+        Lists and infos are copies, so a function may change them.
+        """
         if function.batched:
             everything: dict[str, Any] = {
                 "problem": self.problem,
@@ -95,7 +99,7 @@ class CompletionsToScore:
 
 
 class RewardCalls:
-    """Calls functions one after the other; one thread at a time may use it.
+    """Calls functions one after the other. Only one thread at a time may use it.
 
     Args:
         timeout_s: how long one function may take for one group, in seconds.
@@ -103,12 +107,12 @@ class RewardCalls:
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
-        self._hung: list[tuple[str, Callable[[], bool]]] = []  # name; is it still running
+        self._hung: list[tuple[str, Callable[[], bool]]] = []  # its name, and whether it still runs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
 
     def call(self, function: RewardFunction, group: CompletionsToScore) -> list[Value]:
-        """Get one value for each completion, at the latest about `timeout_s` from now.
+        """Get one value for each completion, after about `timeout_s` at the latest.
 
         Raises:
             RewardError: too many earlier calls still hang.
@@ -123,9 +127,9 @@ class RewardCalls:
         return [late if outcome is None else outcome for outcome in call.outcomes()]
 
     def close(self) -> None:
-        """End the event loop; calls left behind end with the process."""
+        """End the event loop. Calls that were left behind end with the process."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended by itself
+            with contextlib.suppress(RuntimeError):  # The loop has ended by itself.
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._loop = self._loop_thread = None
 
@@ -136,7 +140,7 @@ class RewardCalls:
             raise RewardError(
                 f"{len(self._hung)} calls of reward functions ({names}) did not end within "
                 f"reward_timeout_s={self.timeout_s:g} and still run. Give the function a time "
-                "limit of its own (of the request, of the subprocess), or raise reward_timeout_s"
+                "limit of its own (for its request or its subprocess), or raise reward_timeout_s"
             )
 
     def _call_in_thread(self, call: _Call) -> None:
@@ -155,7 +159,7 @@ class RewardCalls:
         done = asyncio.run_coroutine_threadsafe(call.run_async(self.timeout_s, grace_s), loop)
         try:
             stubborn = done.result(self.timeout_s + 2 * grace_s)
-        except TimeoutError:  # a coroutine blocks the loop: leave this loop behind
+        except TimeoutError:  # A coroutine blocks the loop, so leave it behind.
             call.abandoned.set()
             self.close()
             self._hung.append((call.function.name, thread.is_alive))
@@ -185,7 +189,7 @@ def _is_running(task: asyncio.Task[None]) -> bool:
 
 
 class _Call:
-    """One call of a function for one group; the same for plain functions and coroutines."""
+    """One call of a function for one group. It serves plain functions and coroutines alike."""
 
     def __init__(self, function: RewardFunction, group: CompletionsToScore) -> None:
         self.function = function
@@ -194,7 +198,7 @@ class _Call:
         self._outcomes: list[Value | None] = [None] * len(group.answers)
 
     def outcomes(self) -> list[Value | None]:
-        """Copy the values, because a call left behind may still write."""
+        """Copy the values, because a call that was left behind may still write."""
         return list(self._outcomes)
 
     def run(self) -> None:
@@ -204,18 +208,18 @@ class _Call:
                 return
             try:
                 self._keep(i, self.function.function(first, **keywords))
-            except BaseException as error:  # noqa: BLE001 - also SystemExit, in this thread
+            except BaseException as error:  # noqa: BLE001 - a function may raise SystemExit, too
                 self._fail(i, error)
 
     async def run_async(self, timeout_s: float, grace_s: float) -> set[asyncio.Task[None]]:
-        """Call a coroutine function, all calls of the group at once.
+        """Call a coroutine function for all completions of the group at once.
 
         Args:
-            timeout_s: seconds until they are cancelled.
-            grace_s: seconds they then have to end.
+            timeout_s: the time after which the calls are cancelled, in seconds.
+            grace_s: the time that cancelled calls have to end, in seconds.
 
         Returns:
-            calls that went on although they were cancelled.
+            The calls that went on although they were cancelled.
         """
         calls = enumerate(self._group.arguments(self.function))
         tasks = [asyncio.ensure_future(self._await(i, first, more)) for i, (first, more) in calls]
@@ -238,7 +242,7 @@ class _Call:
                 self._fail(i, error)
 
     def _keep(self, i: int, result: Any) -> None:
-        """Read a result, inside the time limit, because reading can raise or hang, too."""
+        """Read a result. This is part of the time limit, because reading can raise or hang."""
         if not self.function.batched:
             self._outcomes[i] = read_value(result)
             return
@@ -253,7 +257,7 @@ class _Call:
 
 
 def read_value(value: Any) -> Value:
-    """A number from what a function returned: Python's, numpy's or a tensor of one element."""
+    """Read a number that a function returned: Python's, numpy's or a tensor of one element."""
     shown = _show(value)
     if not isinstance(value, (bool, int, float)) and hasattr(value, "item"):
         try:
@@ -262,24 +266,26 @@ def read_value(value: Any) -> Value:
             return NoValue("bad_value", f"returned {shown}, more than one number")
     if not isinstance(value, (bool, int, float)):
         return NoValue("bad_value", f"returned {shown}, not a number")
-    if not -LARGEST_VALUE <= value <= LARGEST_VALUE:  # NaN fails this too
+    if not -LARGEST_VALUE <= value <= LARGEST_VALUE:  # NaN fails this test, too.
         return NoValue("bad_value", f"returned {shown}; use a number up to ±{LARGEST_VALUE:g}")
     return float(value)
 
 
 def read_values(values: Any, count: int) -> list[Value]:
-    """`count` numbers from what a batched function returned."""
+    """Read `count` numbers that a batched function returned."""
     try:
         length = None if isinstance(values, (str, bytes, Mapping, Set)) else len(values)
-    except TypeError:  # a number, a generator, an array of no dimension
+    except TypeError:  # It is a number, a generator or an array of no dimension.
         length = None
     if length is None:
         failure = NoValue("bad_value", f"returned {_show(values)}, not a sequence of numbers")
         return [failure] * count
     if length != count:
-        return [NoValue("wrong_length", f"returned {length} values for {count} answers")] * count
+        return [
+            NoValue("wrong_length", f"returned {length} values for {count} completions")
+        ] * count
     outcomes = [read_value(value) for value in itertools.islice(iter(values), count)]
-    missing = NoValue("wrong_length", f"returned {len(outcomes)} values for {count} answers")
+    missing = NoValue("wrong_length", f"returned {len(outcomes)} values for {count} completions")
     return outcomes + [missing] * (count - len(outcomes))
 
 
@@ -293,5 +299,5 @@ def _describe(error: BaseException) -> str:
 def _show(value: Any) -> str:
     try:
         return f"{value!r:.80}"
-    except BaseException:  # noqa: BLE001 - a hostile repr
+    except BaseException:  # noqa: BLE001 - a foreign `__repr__` may raise anything
         return f"a {type(value).__name__}"

@@ -1,9 +1,9 @@
-"""The reward of a completion, added up from components.
+"""Compute the reward of a completion as a weighted sum of components.
 
-    reward = score + format_reward · format + Σ weight · value     (+ Eq. 13, added later)
+    reward = score + format_reward · format + Σ weight · value     (Eq. 13 is added later)
 
 The environment gives `score`. `format` is 1 for a completion that ended by itself and in which
-the environment found a final answer, else 0. The user's functions give the values.
+the environment found a final answer, and 0 for any other. The user's functions give the values.
 
 Dynamic sampling looks at the score alone (`rollout.group_filter.classify`): a group whose
 completions are all correct or all wrong is dropped even if other components differ (Eq. 11).
@@ -36,9 +36,9 @@ class PlayedCompletion:
     """One completion as the environment has scored it.
 
     Attributes:
-        problem: the observation of the reset.
+        problem: the observation that `reset` returned.
         completion: the completion, with the environment's score.
-        info: the `info` of the step, whole.
+        info: the whole `info` that `step` returned.
     """
 
     problem: str
@@ -51,7 +51,7 @@ class ComposedGroup:
     """The completions of a group with all components of their rewards.
 
     Attributes:
-        completions: the completions.
+        completions: the completions, each with its components.
         failures: how many completions got no value from a function, by reason.
         failure: why the group is to be dropped, or None.
     """
@@ -87,10 +87,10 @@ class RewardComposer:
 
     @classmethod
     def from_settings(cls, settings: DAPOSettings) -> RewardComposer:
-        """Make one with the functions and limits of the settings.
+        """Make a composer with the functions and limits of the settings.
 
         Raises:
-            SettingError: see `load_reward_functions`.
+            SettingError: a function cannot be used; see `load_reward_functions`.
         """
         return cls(
             load_reward_functions(settings.reward_functions),
@@ -103,7 +103,7 @@ class RewardComposer:
         """Compute the components of one group's completions.
 
         Raises:
-            RewardError: a function failed and `on_failure` is `error`; or too many calls hang.
+            RewardError: a function failed and `on_failure` is `error`, or too many calls hang.
         """
         completions = tuple(p.completion for p in played)
         components: list[dict[str, float]] = [{} for _ in played]
@@ -117,7 +117,7 @@ class RewardComposer:
         group = _to_score(played)
         for function in self._functions if played else ():
             if first_failure is not None and self._on_failure != "zero":
-                break  # the group is lost: no more calls for it
+                break  # The group is lost, so further calls would be wasted.
             for i, outcome in enumerate(self._calls.call(function, group)):
                 value = outcome
                 if isinstance(value, NoValue):
@@ -130,7 +130,7 @@ class RewardComposer:
                 terms[i].append(function.weight * value)
         if first_failure is not None and self._on_failure == "error":
             raise RewardError(
-                f"{first_failure}. Mend it, or set reward_failure to 'drop_group' or 'zero'"
+                f"{first_failure}. Correct it, or set reward_failure to 'drop_group' or 'zero'"
             )
         composed = tuple(
             replace(c, components=components[i], extra_reward=math.fsum(terms[i]))
@@ -147,8 +147,8 @@ class RewardComposer:
 def keeps_format(played: PlayedCompletion) -> float:
     """Return 1 if the completion ended by itself and a final answer was found in it, else 0.
 
-    The environment's info says by `matched_by` or `extracted` whether there is a final answer;
-    without both, only the ending counts.
+    The entry `matched_by` or `extracted` of the environment's info tells whether there is a final
+    answer. If the info has neither, only the ending counts.
     """
     info = played.info
     found = info["matched_by"] != "no_answer" if "matched_by" in info else True
@@ -158,16 +158,16 @@ def keeps_format(played: PlayedCompletion) -> float:
 
 
 def component_names(settings: DAPOSettings) -> tuple[str, ...]:
-    """The names of the components that a completion has beside the score."""
+    """Return the names of the components that a completion has beside the score."""
     own = (FORMAT,) if settings.format_reward else ()
     return own + reward_function_names(settings.reward_functions)
 
 
 def check_rewards(settings: DAPOSettings) -> None:
-    """Check the settings of the reward; imports the functions.
+    """Check the settings of the reward, and import its functions.
 
     Raises:
-        SettingError: names the setting, its value and the remedy.
+        SettingError: a setting is impossible; the message names it, its value and the remedy.
     """
     check_value("format_reward", settings.format_reward)
     check_value("reward_timeout_s", settings.reward_timeout_s)

@@ -1,11 +1,12 @@
-"""The user's reward functions: imported by their path and checked before training starts.
+"""Import the user's reward functions by their path, and check them before training starts.
 
-    def per_answer(answer: str, *, problem: str, info: dict, **more) -> float
-    def of_a_group(answers: Sequence[str], *, problem: str, infos: Sequence[dict], **more)
+    def per_completion(answer: str, *, problem: str, info: dict, **more) -> float
+    def per_group(answers: Sequence[str], *, problem: str, infos: Sequence[dict], **more)
         -> Sequence[float]
 
-Both may be `async def`. The name of the first parameter says which of the two a function is.
-The other parameters are passed by name, and only those that the function asks for.
+Both may be `async def`. The name of the first parameter tells which of the two a function is; what
+it gets is the text of a whole completion, or the texts of all completions of a group. The other
+parameters are passed by name, and only those that the function asks for.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rllib_dapo.errors import SettingError
 from rllib_dapo.settings.general import LARGEST_WEIGHT
 
 FORMAT = "format"
-"""The name of the built-in component."""
+"""The name of the built-in component for the format."""
 
 PER_ANSWER_KEYWORDS = ("problem", "info", "truncated", "num_tokens")
 BATCHED_KEYWORDS = ("problem", "infos", "truncated", "num_tokens")
@@ -36,15 +37,15 @@ _EXAMPLE = "def my_reward(answer, *, problem, info, **more): ..."
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
-    """One of the user's functions.
+    """One of the user's reward functions.
 
     Attributes:
         name: the name under which its values are kept and logged.
-        weight: its values are multiplied by this; 0 only logs them.
-        function: the callable.
+        weight: the factor by which its values are multiplied; with 0 they are only logged.
+        function: the callable itself.
         batched: whether it takes all completions of a group at once.
         is_async: whether calling it gives an awaitable.
-        keywords: which of the offered keywords it asks for.
+        keywords: those of the offered keywords that it asks for.
     """
 
     name: str
@@ -59,8 +60,8 @@ def load_reward_functions(entries: Sequence[Mapping[str, Any]]) -> tuple[RewardF
     """Import and check the functions of the setting `reward_functions`.
 
     Args:
-        entries: mappings with `function` (`package.module:name`), `weight` (1 unless given)
-            and `name` (the function's own unless given).
+        entries: mappings with `function` (`package.module:name`), `weight` (default: 1) and
+            `name` (default: the function's own name).
 
     Raises:
         SettingError: an entry is malformed, cannot be imported or has an impossible signature.
@@ -76,7 +77,7 @@ def reward_function_names(entries: Sequence[Mapping[str, Any]]) -> tuple[str, ..
     """Read the names of the functions, in order, without importing them.
 
     Raises:
-        SettingError: an entry is malformed, or two have one name.
+        SettingError: an entry is malformed, or two entries have the same name.
     """
     names: list[str] = []
     for i, entry in enumerate(entries):
@@ -93,7 +94,7 @@ def check_weight(where: str, weight: float, setting: str) -> None:
     """Refuse a weight that would make rewards overflow.
 
     Raises:
-        SettingError: it is not a number up to ± a million.
+        SettingError: the weight is not a number between − and + `LARGEST_WEIGHT`.
     """
     if not -LARGEST_WEIGHT <= weight <= LARGEST_WEIGHT:
         raise SettingError(
@@ -109,7 +110,11 @@ def _name(entry: Any, where: str) -> str:
         if key not in _KEYS:
             near = difflib.get_close_matches(str(key), _KEYS, n=1, cutoff=0.4)
             hint = f" (did you mean `{near[0]}`?)" if near else ""
-            _refuse(f"{where}.{key}", entry[key], f"no such key{hint}; it has {', '.join(_KEYS)}")
+            _refuse(
+                f"{where}.{key}",
+                entry[key],
+                f"an entry has no such key{hint}; its keys are {', '.join(_KEYS)}",
+            )
     path = entry.get("function")
     if not isinstance(path, str) or not all(path.partition(":")):
         _refuse(f"{where}.function", path, "give an import path, `package.module:my_reward`")
@@ -171,8 +176,8 @@ def _read_signature(
         _refuse(
             where,
             path,
-            "its first parameter must be called `answer` (it is called for each answer) or "
-            f"`answers` (once for a group); {_EXAMPLE}",
+            "its first parameter must be called `answer` (it is then called for each completion) "
+            f"or `answers` (it is then called once for a group); {_EXAMPLE}",
         )
     batched = first.name == "answers"
     offered = BATCHED_KEYWORDS if batched else PER_ANSWER_KEYWORDS
@@ -184,8 +189,8 @@ def _read_signature(
             _refuse(
                 where,
                 path,
-                f"nobody gives it its parameter {parameter.name!r}; on offer, by name, are "
-                f"{', '.join(offered)}; give others a default",
+                f"its parameter {parameter.name!r} would get no value; by name it can get "
+                f"{', '.join(offered)}; give every other parameter a default",
             )
     named = {p.name for p in asked if p.kind is not kinds.POSITIONAL_ONLY}
     return batched, tuple(name for name in offered if takes_any or name in named)

@@ -1,4 +1,4 @@
-"""Soft overlong punishment (Eq. 13 of DAPO, arXiv 2503.14476)."""
+"""Compute the soft overlong punishment (Eq. 13 of DAPO, arXiv 2503.14476)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def soft_overlong_punishment(
 def soft_overlong_punishment(
     length: int | IntArray, *, max_length: int, cache: int
 ) -> float | npt.NDArray[np.float64]:
-    """The punishment to add to the correctness reward of an answer of `length` tokens.
+    """Compute the punishment to add to the reward of a completion of `length` tokens.
 
     ```
     R_length(y) =   0                               |y| ≤ L_max − L_cache
@@ -28,21 +28,21 @@ def soft_overlong_punishment(
                     −1                              L_max < |y|              (Eq. 13)
     ```
 
-    The middle line is ≥ 0 before its interval and ≤ −1 behind it, so all three are that
-    line clipped to [−1, 0].
+    The middle line is ≥ 0 before its interval and ≤ −1 behind it, so all three lines together
+    are the middle one clipped to [−1, 0].
 
     Args:
-        length: |y|, completion tokens; one number or int64[B].
-        max_length: L_max, in tokens, where the punishment reaches −1. With the paper's
-            numbers the generation limit, 20,480: the expected maximum of 16,384 tokens
+        length: |y|, the number of tokens in the completion; one number or int64[B].
+        max_length: L_max, the number of tokens at which the punishment reaches −1. In the paper
+            this is the generation limit of 20,480 tokens: the expected maximum of 16,384 tokens
             plus the cache.
-        cache: L_cache, in tokens, over how many the punishment grows (paper: 4,096).
+        cache: L_cache, the number of tokens over which the punishment grows (paper: 4,096).
 
     Returns:
-        A number in [−1, 0], or float64[B] of them.
+        The punishment in [−1, 0], as a number or as float64[B].
 
     Raises:
-        SettingError: `cache` is not in 1 … `max_length`.
+        SettingError: `cache` is not between 1 and `max_length`.
     """
     check_soft_overlong(max_length=max_length, cache=cache)
     punishment = np.clip((max_length - cache - np.asarray(length)) / cache, -1.0, 0.0)

@@ -1,12 +1,13 @@
-"""Counts phrases with which an answer checks, reflects or backtracks (§4.4 of DAPO).
+"""Count the phrases with which a completion checks, reflects or backtracks (§4.4 of DAPO).
 
-The paper sees such behaviour emerge in training and gives no measure of it. This one is a
-list of fixed phrases, in English and Chinese: cheap, the same for every run, and blind to
-whatever is worded otherwise. A curve of it says more than one value.
+The paper sees such behaviour emerge in training and gives no measure of it. This measure counts
+fixed phrases in English and Chinese. It is cheap and the same for every run, but it misses
+whatever is worded otherwise, so its curve says more than a single value.
 
-What is on the list seldom means anything else in a solution. Left out, because problems and
-proofs use them plainly: "wait" inside a sentence, "check", "verify", "mistake", "alternatively",
-"contradiction", 等等 ("and so on") and 不对 (which begins 不对称, asymmetric) by themselves.
+A phrase on the list seldom means anything else in a solution. Words that problems and proofs use
+in their plain sense are left out: "wait" inside a sentence, "check", "verify", "mistake",
+"alternatively", "contradiction", and, by themselves, 等等 ("and so on") and 不对 (with which
+不对称, asymmetric, begins).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ CHECKING = (
     "让我检查", "我们检查", "检查一下", "再检查", "重新检查", "让我验证", "我们验证", "来验证",
     "验证一下", "验算", "核对一下", "再确认", "确认一下",
 )  # fmt: skip
-"""Checking: an earlier step or the result is gone over."""
+"""Phrases of checking: the writer goes over an earlier step or the result."""
 
 REFLECTING = (
     # "wait" counts as an interjection only: before a comma, an ellipsis or a dash.
@@ -36,12 +37,12 @@ REFLECTING = (
     "this doesn't seem right", "that's not right", "this is not right",
     "did i make a mistake", "i made a mistake", "i made an error", "i must have made",
     "i was wrong", "am i missing",
-    # 等等 as an interjection: it goes on in the first person, or with a doubt.
+    # 等等 counts as an interjection only: the first person or a doubt follows it.
     "等等,不", "等等,我", "等等,让我", "等等,这", "等一下", "不对,", "不对.", "不对!", "不太对",
     "再想想", "再想一想", "重新考虑", "重新思考", "重新审视", "反思", "我错了", "我犯了",
     "算错了", "弄错了", "搞错了",
 )  # fmt: skip
-"""Reflecting: the answer doubts or thinks over what it has."""
+"""Phrases of reflecting: the writer doubts or thinks over what is already written."""
 
 BACKTRACKING = (
     "let me try again", "let's try again", "let me start over", "let's start over",
@@ -53,22 +54,22 @@ BACKTRACKING = (
     "从头再来", "从头开始", "重新开始", "重新计算", "重新来", "换一种方法", "换一种思路",
     "换个思路", "换个方法", "换一个思路", "这条路走不通", "行不通", "回头看", "回溯",
 )  # fmt: skip
-"""Backtracking: a step or a whole attempt is given up for another."""
+"""Phrases of backtracking: the writer gives up a step or a whole attempt for another."""
 
 PHRASES = (*CHECKING, *REFLECTING, *BACKTRACKING)
 
-_FIRST_WITHOUT_SPACES = "\u2e80"  # from here on: Chinese, Japanese, Korean
+_FIRST_WITHOUT_SPACES = "\u2e80"  # Chinese, Japanese and Korean begin here.
 
-# One way to write what people and tokenizers write in several.
+# People and tokenizers write these characters in several ways; here they become one.
 _SAME = str.maketrans({"’": "'", "‘": "'", "，": ",", "。": ".", "！": "!", "？": "?", "‐": "-"})
 
 
 def count_reflections(text: str) -> int:
-    """How many phrases of `PHRASES` a text has.
+    """Count the phrases of `PHRASES` in a text.
 
-    Capitals, the width of spaces and line breaks do not matter; words must match whole; of
-    phrases that overlap ("but wait" and "wait," in "but wait, …") one counts. Fixed strings are
-    searched for one by one, so the time grows with the length of the text and no faster.
+    Capitals, the width of spaces and line breaks do not matter. A phrase must match whole words.
+    Of phrases that overlap ("but wait" and "wait," in "but wait, …") only one counts. Each phrase
+    is searched for as a fixed string, so the time is linear in the length of the text.
     """
     plain = " ".join(text.lower().translate(_SAME).split())
     spans = sorted(
@@ -82,7 +83,7 @@ def count_reflections(text: str) -> int:
 
 
 def _places(text: str, phrase: str) -> list[int]:
-    """Where a phrase begins as words of their own."""
+    """Return the places at which a phrase begins and is not part of longer words."""
     places = []
     start = text.find(phrase)
     while start >= 0:
@@ -94,7 +95,7 @@ def _places(text: str, phrase: str) -> list[int]:
 
 
 def _joined(text: str, place: int) -> bool:
-    """Whether the characters around a place are of one word; Chinese has no spaces."""
+    """Return whether a place is inside a word. Chinese has no spaces, so it never is there."""
     return 0 < place < len(text) and _in_word(text[place - 1]) and _in_word(text[place])
 
 

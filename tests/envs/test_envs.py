@@ -198,7 +198,7 @@ def test_unknown_environments_get_the_nearest_name() -> None:
     assert caught.value.setting == "env"
     with pytest.raises(SettingError, match="no such environment"):
         make_env("no_such_module:Env-v0")
-    with pytest.raises(SettingError, match="made a int, no gymnasium environment"):
+    with pytest.raises(SettingError, match="made a int, not a gymnasium environment"):
         make_env(lambda: 3, {})  # type: ignore[arg-type, return-value]
 
 

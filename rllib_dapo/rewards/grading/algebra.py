@@ -1,6 +1,6 @@
-"""Whether two trees say the same, given an arithmetic that compares scalars.
+"""Decide whether two trees are the same value, given an arithmetic that compares scalars.
 
-This module and those it imports are all that the workers load: no torch, no Ray.
+The workers load only this module and those that it imports. torch and Ray are not among them.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from typing import Protocol
 from rllib_dapo.rewards.grading.trees import Kind, Tree, kind, variables, walk
 
 Real = Fraction | float
-"""A place on the real line; a float is ±∞."""
+"""A point on the real line. A float stands for ±∞."""
 
 
 class Arithmetic(Protocol):
-    """How scalars are compared."""
+    """Compares scalars."""
 
     def same(self, answer: Tree, gold: Tree) -> bool:
-        """Whether two scalars are equal for all values of their variables."""
+        """Return whether two scalars are equal for all values of their variables."""
 
     def proportional(self, answer: Tree, gold: Tree, *, positive: bool) -> bool:
-        """Whether one is a constant, not 0, times the other; a positive one if need be."""
+        """Return whether one scalar is the other times a constant that is not 0.
+
+        With `positive`, the constant has to be above 0.
+        """
 
     def place(self, tree: Tree) -> Real:
-        """Where on the real line a scalar without variables is."""
+        """Return the point on the real line at which a scalar without variables lies."""
 
 
 def comparable(answer: Tree, gold: Tree) -> bool:
-    """Whether the two are of one kind, so that it makes sense to compare them."""
+    """Return whether the kinds of the two are such that comparing them makes sense."""
     kinds = {kind(answer), kind(gold)}
     if len(kinds) == 1:
         return True
@@ -42,14 +45,14 @@ def comparable(answer: Tree, gold: Tree) -> bool:
 
 
 def explicit(tree: Tree) -> Tree | None:
-    """The right side of an equation `y = …` in which y stands nowhere else; or None."""
+    """Return the right-hand side of an equation `y = …` that does not contain y; else None."""
     if tree[:2] == ("rel", "=") and tree[2][0] == "var" and tree[2][1] not in variables(tree[3]):
         return tree[3]  # type: ignore[no-any-return]
     return None
 
 
 def equal(answer: Tree, gold: Tree, by: Arithmetic) -> bool:
-    """Whether an answer is the gold value; false for what is not `comparable`."""
+    """Return whether an answer is the gold value; trees that are not `comparable` are not equal."""
     if answer == gold or not comparable(answer, gold):
         return answer == gold
     kinds = {kind(answer), kind(gold)}
@@ -116,11 +119,11 @@ _COMPARE: dict[Kind, Callable[[Tree, Tree, Arithmetic], bool]] = {
 }
 
 
-# -- Sets on the real line
+# -- sets on the real line
 
 
 def _same_region(answer: Tree, gold: Tree, by: Arithmetic) -> bool:
-    """Equal at every end point, between any two, and beyond them."""
+    """Compare two sets at every end point, between each two neighbours, and beyond them all."""
     if any(variables(tree) or not _is_region(tree) for tree in (answer, gold)):
         return False
     ends = sorted({e for t in (answer, gold) for e in _ends(t, by) if isinstance(e, Fraction)})
@@ -166,7 +169,7 @@ def _place(tree: Tree, by: Arithmetic) -> Real:
 
 
 def _infinity(tree: Tree) -> float:
-    """±∞ if the tree says so, else 0."""
+    """Return ±∞ if the tree is infinite, else 0."""
     if tree == ("inf",):
         return float("inf")
     return float("-inf") if tree == ("neg", ("inf",)) else 0.0

@@ -1,6 +1,6 @@
-"""Find the answer in a completion: by the recipe's rule, or as people write it.
+"""Find the answer in a completion, either by the recipe's rule or as people write it.
 
-Neither function raises, whatever the text, and both cost a time linear in its length.
+Neither function raises, whatever the text is, and both take a time linear in its length.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import re
 from typing import Final
 
 STRICT_WINDOW: Final = 300
-"""Characters at the end of a completion that the recipe's rule reads."""
+"""How many characters at the end of a completion the recipe's rule reads."""
 ROBUST_WINDOW: Final = 100_000
-"""Characters at the end of a completion that the robust rule reads."""
+"""How many characters at the end of a completion the robust rule reads."""
 MAX_ANSWER: Final = 2_000
-"""Longest answer considered, in characters; beyond it an answer is refused."""
+"""The longest answer that is read, in characters. A longer one is refused."""
 
 _STRICT = re.compile(r"(?i)Answer\s*:\s*([^\n]+)")
 
@@ -24,8 +24,8 @@ _SAME_CHARACTER = str.maketrans(
     | dict.fromkeys("\u200b\u200c\u200d\u200e\u2060\ufeff", None)
 )
 
-# Bounded repeats on purpose: `answer` followed by a megabyte of spaces must not be
-# rescanned from every `answer`.
+# The repeats are bounded on purpose. Otherwise a megabyte of spaces would be scanned again from
+# every `answer` that stands before it.
 _MARKER = re.compile(
     r"(?i)(?<![a-z])answer[ \t*_`}\"]{0,8}(?:is[ \t*_]{0,8})?:"
     r"|答案[ \t*_`]{0,8}(?:应该?)?(?:[是为為][ \t*_`]{0,8}:?|:)"
@@ -46,24 +46,26 @@ _WRAPPER = re.compile(
     r"(?:\\(?:boxed|fbox|text|textbf|textrm|textit|mathbf|mathrm|mbox|bm|boldsymbol)\s?)?\{"
 )
 _PARENTHESES = re.compile(r"\(([A-Za-z0-9.+-]{1,50})\)\Z")
-_MINERVA_TAIL = "I hope it is correct"  # closes the answers of that paper's few-shot prompt
+# The answers in the few-shot prompt of the Minerva paper end with this.
+_MINERVA_TAIL = "I hope it is correct"
 _TAIL_CHARACTERS = ' \t\r\n\v\f*`_"”'
 
 
 def extract_strict(text: str) -> str | None:
-    """The recipe's rule: the last `Answer: …` line within the last 300 characters."""
+    """Find the answer by the recipe's rule: the last `Answer: …` in the last 300 characters."""
     matches = _STRICT.findall(text[-STRICT_WINDOW:])
     return matches[-1].strip() if matches else None
 
 
 def extract_robust(text: str, *, keep_name: bool = False) -> str | None:
-    r"""The answer as people write it, without its wrapping; None when there is none.
+    r"""Find the answer as people write it, without its wrapping; return None if there is none.
 
-    A name before it (`x = 34`) counts as wrapping, too, unless it is to be kept.
+    A name before the answer (`x = 34`) counts as wrapping, too, unless `keep_name` is set.
 
-    The last of all `Answer:`/`答案:` lines and complete `\boxed{}` wins; failing both, the
-    last `#### …` line, then the last `answer is …`. An answer above `MAX_ANSWER` characters
-    is handed back uncleaned and cut to one character more, for the grader to refuse.
+    The last `Answer:` or `答案:` line or complete `\boxed{}` wins, whichever comes later. If there
+    is neither, the last `#### …` line is taken, and then the last `answer is …`. An answer above
+    `MAX_ANSWER` characters is returned uncleaned and cut to one character more than the limit, so
+    that the grader refuses it.
 
     Example: `**Answer:** $\boxed{34}$.` gives `34`.
     """
@@ -79,21 +81,22 @@ def extract_robust(text: str, *, keep_name: bool = False) -> str | None:
 
 
 def last_box(text: str) -> str | None:
-    r"""The cleaned content of the last complete `\boxed{}` or `\fbox{}` of a text, or None."""
+    r"""Return the cleaned content of the last complete `\boxed{}` or `\fbox{}`, or None."""
     content = _last_box(same_characters(text))[1]
     return None if content is None else clean(content[: MAX_ANSWER + 1])
 
 
 def same_characters(text: str) -> str:
-    """`text` with typographic twins (fullwidth forms, minus signs, odd spaces) as ASCII."""
+    """Replace look-alikes of ASCII characters (fullwidth forms, minus signs, odd spaces)."""
     return text.translate(_SAME_CHARACTER)
 
 
 def clean(text: str, *, keep_name: bool = False) -> str:
-    """Peel emphasis, math delimiters, boxes and a closing full stop off an answer.
+    """Remove emphasis, math delimiters, boxes and a closing full stop around an answer.
 
-    And the name before it, as in `x = 34`, unless `keep_name`. Idempotent. Meant for texts
-    up to `MAX_ANSWER` characters: each layer costs one pass.
+    The name before it, as in `x = 34`, is removed as well unless `keep_name` is set. The function
+    is idempotent. Each layer costs one pass, so it is meant for texts of up to `MAX_ANSWER`
+    characters.
     """
     while True:
         peeled = _peel(text, keep_name=keep_name)
@@ -111,24 +114,24 @@ def _peel(text: str, *, keep_name: bool) -> str:
         if peeled != text:
             return peeled
     if not keep_name and text.count("=") == 1 and (name := _NAME.match(text)):
-        return text[name.end() :]  # x = 34 commits to 34; 5 = 34 to nothing
+        return text[name.end() :]  # x = 34 gives the answer 34, but 5 = 34 gives none.
     return text
 
 
 def _cut_tail(text: str) -> str:
-    """Closing math delimiters and punctuation."""
+    """Remove a closing math delimiter or punctuation mark."""
     if text.endswith(("\\)", "\\]", "\\,", "\\;")):
         return text[:-2]
     if text.endswith(_MINERVA_TAIL):
         return text[: -len(_MINERVA_TAIL)]
-    full_stop = text.endswith(".") and not text.endswith("..")  # 3.14... is not 3.14
+    full_stop = text.endswith(".") and not text.endswith("..")  # 3.14... is not 3.14.
     dollar = text.endswith("$") and not text.endswith("\\$")
-    # A backslash at the end is a line break, or a control space whose space is gone.
+    # A backslash at the end is half of a line break, or a control space that lost its space.
     return text[:-1] if full_stop or dollar or text.endswith((",", ";", "\\")) else text
 
 
 def _unwrap(text: str) -> str:
-    """What is in the box, font, braces or parentheses."""
+    """Return what is inside the box, font, braces or parentheses."""
     if (wrapper := _WRAPPER.match(text)) and _closing(text, wrapper.end()) == len(text) - 1:
         return text[wrapper.end() : -1]
     if parentheses := _PARENTHESES.match(text):
@@ -137,18 +140,18 @@ def _unwrap(text: str) -> str:
 
 
 def _cut_remainder(text: str) -> str:
-    """The half of a bracket whose other half stands before the marker."""
-    if text.count("}") > text.count("{"):  # \text{Answer: 34} or \textbf{Answer:} 34
+    """Remove half of a pair of brackets whose other half stands before the marker."""
+    if text.count("}") > text.count("{"):  # as in \text{Answer: 34} or \textbf{Answer:} 34
         if text.startswith("}"):
             return text[1:]
         return text.removesuffix("}")
-    if "(" not in text and "[" not in text:  # (Answer: 34)
+    if "(" not in text and "[" not in text:  # as in (Answer: 34)
         return text.removesuffix(")")
     return text
 
 
 def _closing(text: str, start: int) -> int:
-    """Index of the brace that closes the one before `start`, or -1."""
+    """Return the index of the brace that closes the one before `start`, or -1."""
     depth = 1
     for match in re.finditer(r"\\.|[{}]", text[start:]):
         if match.group() == "{":
@@ -169,7 +172,7 @@ def _last_marked(text: str) -> tuple[int, str | None]:
 
 
 def _first_answer(rest: str) -> str:
-    """The first line of what follows a marker, or the block that opens there."""
+    """Return the first line of what follows a marker, or the math block that opens there."""
     if fence := _FENCE.match(rest):
         rest = rest[fence.end() :].lstrip()
     for opening, closing in (("\\[", "\\]"), ("$$", "$$")):
@@ -179,11 +182,11 @@ def _first_answer(rest: str) -> str:
 
 
 def _last_box(text: str) -> tuple[int, str | None]:
-    """End and content of the complete, non-empty box that closes last."""
+    """Return the end and the content of the complete, non-empty box that closes last."""
     first = min((i for i in (text.find("\\boxed"), text.find("\\fbox")) if i >= 0), default=-1)
     if first < 0:
         return -1, None
-    starts: list[int] = []  # of the content for a box, -1 for any other brace
+    starts: list[int] = []  # where the content of a box begins; -1 for any other brace
     last = (-1, -1)
     for match in _BOX_OR_BRACE.finditer(text, first):
         piece = match.group()

@@ -1,4 +1,4 @@
-"""Read a ground truth once, in every form that the graders compare with."""
+"""Read a ground truth once, into every form that the graders compare with."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variab
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """A ground truth, read once.
+    """A ground truth in every form that the graders compare with.
 
     Attributes:
-        text: as the data set has it.
+        text: the ground truth as it stands in the data set.
         strict: its form for the strict grader.
-        plain: without wrapping.
+        plain: its text without wrapping.
         normal: its form for comparing texts in the robust grader.
-        number: its value when it is a number.
-        tree: what it says when it is another value that can be compared.
+        number: its value if it is a number.
+        tree: its meaning as a tree if it is another value that can be compared.
         unit: the unit of that value, or "".
-        named: it is an equation or the like, in which a name before `=` matters.
+        named: whether it is an equation or the like, in which a name before `=` matters.
     """
 
     text: str
@@ -46,11 +46,11 @@ def parse_gold(gold: object) -> Gold:
     """Read a ground truth.
 
     Args:
-        gold: text, or any number (numpy scalars too).
+        gold: a text, or any real number, also as a numpy scalar.
 
     Raises:
-        DataError: nothing that an answer could ever equal: empty, not a finite number, a
-            worked solution instead of an answer, unbalanced braces, a division by zero.
+        DataError: no answer could ever equal it: it is empty, not a finite number, a worked
+            solution instead of an answer, has unbalanced braces, or divides by zero.
     """
     return _parse_gold(_gold_text(gold))
 
@@ -64,7 +64,7 @@ def _gold_text(gold: object) -> str:
     if isinstance(item, float):
         if not math.isfinite(item):
             raise DataError(f"found {item!r}, not a finite number")
-        # An integer column with a gap in it reaches us as floats: 34.0 was written as 34.
+        # An integer column with a missing value is read as floats: 34.0 was written as 34.
         return str(int(item)) if item.is_integer() and abs(item) < 1e15 else repr(item)
     return str(item)
 
@@ -109,11 +109,11 @@ def _read_tree(text: str) -> tuple[Tree | None, str]:
     try:
         return parse_math(text)
     except (UnreadableError, TooLargeError):
-        return None, ""  # a text, which only the same text equals
+        return None, ""  # It is a text, and only the same text equals it.
 
 
 def _names_matter(tree: Tree) -> bool:
-    """Whether it is about names: x = √2 is only √2, but y = 2x and x = 2, y = 3 are."""
+    """Return whether names matter: not in x = √2, but in y = 2x and in x = 2, y = 3."""
     if kind(tree) == "rel":
         value = explicit(tree)
         return value is None or bool(variables(value))

@@ -1,15 +1,15 @@
 """Decide whether a completion is correct: two graders, one `Verdict`.
 
-`strict` is the DAPO recipe's rule, for runs that are to be compared with the paper: the
-last `Answer: …` within the last 300 characters, equal as a string after normalising. It
-inherits the recipe's habits (`**34**`, `034` and `34.` are wrong; of `5 = 34` it reads 34).
+`strict` is the DAPO recipe's rule, for runs that are to be compared with the paper. It takes the
+last `Answer: …` within the last 300 characters and compares it as a string after normalising. It
+inherits the recipe's habits: `**34**`, `034` and `34.` are wrong, and from `5 = 34` it reads 34.
 `robust` finds the answer as people write it and compares values.
 
-Where the ground truth is a number, only a literal can be right: nothing is evaluated, and
-no process is needed. Where it is another value (a closed form, a polynomial, a tuple, a
-set, an equation …), an answer may be another form of it, but of the same kind and
-with no operation that the ground truth does without (see `trees.allowed`). What could
-take long to compare is compared in processes that can be killed (see `pool`).
+If the ground truth is a number, only a literal can be correct. Nothing is evaluated, and no
+process is needed. If it is another value (a closed form, a polynomial, a tuple, a set, an
+equation …), the answer may be another form of it. It has to be of the same kind, and may contain
+no operation that the ground truth does not contain (see `trees.allowed`). Comparisons that could
+take long are made in processes that can be killed (see `pool`).
 """
 
 from __future__ import annotations
@@ -52,9 +52,12 @@ __all__ = [
 ]
 
 MatchedBy = Literal["string", "value", "symbolic", "no_answer", "different", "refused", "timed_out"]
-"""How a verdict came about: equal as `string`, by `value` as a number, or `symbolic` as
-another value (all correct); `no_answer` found, `different`, `refused` as too long or too
-large to read, or `timed_out`: comparing it exceeded the limits of time or memory (all wrong)."""
+"""How a verdict came about.
+
+A correct answer is equal to the ground truth as a `string`, by its `value` as a number, or as
+another value (`symbolic`). A completion is wrong because `no_answer` was found, because the answer
+is `different`, because it was `refused` as too long or too large to read, or because it
+`timed_out`: comparing it exceeded the limits of time or memory."""
 
 Grader = Literal["robust", "strict"]
 
@@ -64,8 +67,8 @@ class Verdict:
     """The outcome of grading one completion.
 
     Attributes:
-        correct: the verdict.
-        extracted: the answer found, for people to read; cut when very long.
+        correct: whether the answer is the ground truth.
+        extracted: the answer found, for people to read; it is cut if it is very long.
         matched_by: see `MatchedBy`.
     """
 
@@ -85,11 +88,11 @@ class _Open:
 def grade(
     answer_text: str, gold: object, grader: str = "robust", limits: PoolSettings | None = None
 ) -> Verdict:
-    """Grade a whole completion against the ground truth. The order of the two matters.
+    """Grade a whole completion against its ground truth.
 
     Args:
-        answer_text: the completion, reasoning and all.
-        gold: the ground truth: text, a number, or a `Gold` read before.
+        answer_text: the whole completion, with its reasoning.
+        gold: the ground truth: a text, a number, or a `Gold` that was read before.
         grader: `robust` or `strict`.
         limits: the limits of the pool of worker processes.
 
@@ -107,10 +110,16 @@ def grade_all(
     grader: str = "robust",
     limits: PoolSettings | None = None,
 ) -> list[Verdict]:
-    """Grade many completions, each against its own ground truth, all comparisons in flight.
+    """Grade many completions, each against its own ground truth, with all in flight at once.
+
+    Args:
+        answer_texts: the whole completions.
+        golds: one ground truth for each completion.
+        grader: `robust` or `strict`.
+        limits: the limits of the pool of worker processes.
 
     Raises:
-        ValueError: there are not as many ground truths as completions.
+        ValueError: the number of ground truths is not the number of completions.
         DataError, SettingError, DAPOError: see `grade`.
     """
     pairs = list(zip(answer_texts, map(_read, golds), strict=True))
@@ -126,7 +135,7 @@ def grade_all(
 def find_grader(
     name: str, setting: str = "grader", limits: PoolSettings | None = None
 ) -> Callable[[str, Gold], Verdict]:
-    """The grader called `name`.
+    """Return the grader called `name`.
 
     Args:
         name: `robust` or `strict`.
@@ -134,12 +143,12 @@ def find_grader(
         limits: the limits of the pool of worker processes.
 
     Raises:
-        SettingError: there is none; the message suggests the nearest.
+        SettingError: there is no such grader; the message suggests the nearest name.
     """
     if name not in GRADERS:
         near = difflib.get_close_matches(str(name), GRADERS, n=1, cutoff=0.0)
         raise SettingError(
-            f"{setting}={name!r}: no such grader; use one of {', '.join(GRADERS)}"
+            f"{setting}={name!r}: there is no such grader; use one of {', '.join(GRADERS)}"
             f" (did you mean {near[0]!r}?)",
             setting,
         )
@@ -147,7 +156,7 @@ def find_grader(
 
 
 def grade_strict(answer_text: str, gold: Gold) -> Verdict:
-    """Grade as the DAPO recipe does."""
+    """Grade a completion as the DAPO recipe does."""
     extracted = extract_strict(answer_text)
     if extracted is None:
         return Verdict(False, None, "no_answer")
@@ -157,7 +166,7 @@ def grade_strict(answer_text: str, gold: Gold) -> Verdict:
 
 
 def grade_robust(answer_text: str, gold: Gold, limits: PoolSettings | None = None) -> Verdict:
-    """Grade answers as people write them."""
+    """Grade a completion whose answer is written as people write answers."""
     found = _judge(answer_text, gold)
     if isinstance(found, Verdict):
         return found
@@ -185,12 +194,12 @@ def _judge(answer_text: str, gold: Gold) -> Verdict | _Open:
 
 
 def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
-    """Say how an answer compares, or give the two trees that a worker has to compare."""
+    """Return how the comparison ends, or the two trees that a worker has to compare."""
     if extracted == gold.plain:
         return "string"
     if gold.number is not None:
-        # A number is only ever equal to a number: never let a string comparison that ignores
-        # spaces turn the list "3 4" into 34.
+        # A number is equal to a number only. A string comparison ignores spaces and would turn
+        # the list "3 4" into 34.
         number = parse_number(fraction_signs(extracted))
         return "value" if number is not None and number.equals_gold(gold.number) else "different"
     if normalize_robust(extracted, keep_name=gold.named) == gold.normal:

@@ -1,9 +1,9 @@
-"""Numbers as people write them, read as exact fractions. Nothing is ever evaluated.
+"""Read numbers as people write them, as exact fractions. Nothing is ever evaluated.
 
-`parse_number` accepts one literal (an integer, a decimal, a fraction of two integers, a
-mixed number, scientific notation) with an optional currency sign before it and an
-optional unit of a fixed list behind it. Everything else, however simple (`2+3`, `2^3`,
-`84/2`), is not a literal: a policy that copies the question must not be paid for it.
+`parse_number` accepts one literal: an integer, a decimal, a fraction of two integers, a mixed
+number or scientific notation. A currency sign may stand before it, and a unit from a fixed list
+behind it. Everything else, however simple (`2+3`, `2^3`, `84/2`), is not a literal, because a
+policy that copies the question must not be rewarded for it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from fractions import Fraction
 from rllib_dapo.rewards.grading.units import CURRENCIES, canonical_unit
 
 MAX_DIGITS = 1_000
-"""Longest number read, in characters."""
+"""The longest number that is read, in characters."""
 MAX_EXPONENT = 1_000
-"""Largest decimal exponent read: 10**1000 is a 3,300-bit integer, quick to compare."""
+"""The largest decimal exponent that is read. 10**1000 is an integer of 3,300 bits, which is still
+quick to compare."""
 
 
 class TooLargeError(ValueError):
-    """A number beyond `MAX_DIGITS` or `MAX_EXPONENT`: refused instead of computed."""
+    """The text exceeds a limit such as `MAX_DIGITS` or `MAX_EXPONENT`, so it is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,19 @@ class Number:
 
     Attributes:
         value: the number in front of the unit; `42\%` has the value 42.
-        unit: canonical name (`"%"`, `"dollar"`, `"centimetre"`), or None.
+        unit: its canonical name (`"%"`, `"dollar"`, `"centimetre"`), or None.
     """
 
     value: Fraction
     unit: str | None = None
 
     def equals_gold(self, gold: Number) -> bool:
-        r"""Whether this answer is the `gold` value. Not symmetric.
+        r"""Return whether this answer is the `gold` value. The comparison is not symmetric.
 
-        Units may be left out, two different ones may not be mixed up. A percentage has one
-        reading per gold value, never two: a fraction of one (0.42 for `42\%`) if the gold
-        value lies strictly between 0 and 1 and bears no unit, else the bare number (42).
+        Either side may leave the unit out, but two different units are never equal. Against one
+        gold value a percentage has only one reading, never two: it is a fraction of one (0.42 for
+        `42\%`) if the gold value lies strictly between 0 and 1 and has no unit, and the bare
+        number (42) otherwise.
         """
         if self.unit and gold.unit and self.unit != gold.unit:
             return False
@@ -50,8 +52,8 @@ class Number:
         return self.value == gold.value
 
 
-# Every quantifier is followed by something it cannot itself match, so that a failed match
-# costs one pass: no input makes these backtrack beyond linear time.
+# Every quantifier is followed by something that it cannot match itself, so a failed match costs
+# one pass, and no input makes these patterns backtrack beyond linear time.
 _INT = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 _TEX_ARGUMENT = rf"(?:\{{\s*([+-]?{_INT})\s*\}}|\s*([0-9]))"
 _TEX_FRACTION = rf"\\[dtc]?frac{_TEX_ARGUMENT}\s*{_TEX_ARGUMENT}"
@@ -69,24 +71,24 @@ _GROUP = re.compile(r"(?<=[0-9])(?:,?\\[,!;: ]|\{,\}|[\u2009\u202f])(?=[0-9]{3}(
 
 
 def thousands(text: str, separator: str) -> str:
-    r"""`text` with what LaTeX puts between groups of three digits (`\,`) replaced."""
+    r"""Replace what LaTeX puts between groups of three digits (`\,`) by `separator`."""
     return _GROUP.sub(separator, text)
 
 
 def parse_number(text: str, *, trusted: bool = False) -> Number | None:
-    r"""Read `text`, whole, as one literal.
+    r"""Read the whole of `text` as one literal.
 
     Args:
-        text: without math delimiters or emphasis; see `extract.clean`.
-        trusted: the text is a ground truth, so `84/2` and `1.5 \times 10^3` may be worked
-            out; in an answer they count as not evaluated.
+        text: a text without math delimiters or emphasis; see `extract.clean`.
+        trusted: whether the text is a ground truth. In one, `84/2` and `1.5 \times 10^3` are
+            worked out; in an answer they count as not evaluated.
 
     Returns:
-        The number, or None when `text` is anything but a literal.
+        The number, or None if `text` is not a literal.
 
     Raises:
-        TooLargeError: more digits, or a larger exponent, than is worth reading.
-        ZeroDivisionError: a trusted fraction with the denominator 0.
+        TooLargeError: the number has too many digits, or too large an exponent.
+        ZeroDivisionError: the text is trusted, and a fraction in it has the denominator 0.
     """
     text = thousands(text.strip(), ",")
     sign, position = _read_sign(text, 0)
@@ -99,7 +101,7 @@ def parse_number(text: str, *, trusted: bool = False) -> Number | None:
     if match is None or match.end() == position:
         return None
     if match.end() - position > MAX_DIGITS:
-        raise TooLargeError(f"a number of more than {MAX_DIGITS} characters")
+        raise TooLargeError(f"a number has more than {MAX_DIGITS} characters")
     value = _value(match, trusted=trusted)
     if value is None:
         return None
@@ -130,7 +132,7 @@ def _value(match: re.Match[str], *, trusted: bool) -> Fraction | None:
     if match["top"]:
         return _fraction(match["whole2"], match["top"], match["bottom"], trusted=trusted)
     if not match["integer"] and not match["decimals"]:
-        return None  # a lone point or exponent
+        return None  # A point or an exponent alone is not a number.
     decimals = match["decimals"] or ""
     value = Fraction(_int((match["integer"] or "") + decimals), 10 ** len(decimals))
     return value * _power_of_ten(match["exponent"]) if match["exponent"] else value
@@ -139,14 +141,14 @@ def _value(match: re.Match[str], *, trusted: bool) -> Fraction | None:
 def _fraction(whole: str | None, top: str, bottom: str, *, trusted: bool) -> Fraction | None:
     if _int(bottom) == 0:
         if trusted:
-            raise ZeroDivisionError("a division by zero")
+            raise ZeroDivisionError("it divides by zero")
         return None
     value = Fraction(_int(top), _int(bottom))
     if whole is not None:
-        # 2 1/3 is 7/3, never 2 times 1/3; 2 5/3 and 2 -1/3 are no mixed numbers.
+        # 2 1/3 is 7/3, never 2 times 1/3. 2 5/3 and 2 -1/3 are not mixed numbers.
         return _int(whole) + value if 0 < value < 1 else None
     if value.denominator == 1 and _int(bottom) != 1 and not trusted:
-        return None  # 84/2 is a division still to be done
+        return None  # 84/2 leaves a division to be done.
     return value
 
 
@@ -156,5 +158,5 @@ def _int(text: str) -> int:
 
 def _power_of_ten(exponent: str) -> Fraction:
     if len(exponent) > 6 or abs(int(exponent)) > MAX_EXPONENT:
-        raise TooLargeError(f"an exponent beyond ±{MAX_EXPONENT}")
+        raise TooLargeError(f"an exponent is beyond ±{MAX_EXPONENT}")
     return Fraction(10) ** int(exponent)

@@ -1,8 +1,8 @@
-"""Two ways to make answers comparable as strings. Both are idempotent.
+"""Make answers comparable as strings, in one of two ways. Both are idempotent.
 
-`normalize_strict` follows the convention of the Minerva paper (Lewkowycz et al. 2022,
-appendix D), which the DAPO recipe compares with; `normalize_robust` is for symbolic
-answers of the robust grader and is more careful: it never drops a word or an equation.
+`normalize_strict` follows the convention of the Minerva paper (Lewkowycz et al. 2022, appendix
+D), which the DAPO recipe uses. `normalize_robust` serves the robust grader for answers that are
+not numbers. It is more careful, because it never drops a word or an equation.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WORDS = frozenset({"yes", "no", "true", "false", "none", "even", "odd"})
 
 
 def normalize_strict(text: str) -> str:
-    r"""The recipe's form of an answer: what follows the last `=`, without units and style.
+    r"""Return the recipe's form of an answer: what follows the last `=`, without units and style.
 
     Example: `x = \text{about } 1,234 cm` gives `about1,234cm` less its unit: `about1,234`.
     """
@@ -67,7 +67,7 @@ def normalize_strict(text: str) -> str:
 
 
 def normalize_robust(text: str, *, keep_name: bool = False) -> str:
-    r"""The form in which the robust grader compares texts; see `extract.clean` for names.
+    r"""Return the form in which the robust grader compares texts; `clean` explains `keep_name`.
 
     Example: `$\dfrac 1 2 \pi$` and `\frac{1}{2}π` both give `\frac{1}{2}\pi`.
     """
@@ -75,18 +75,18 @@ def normalize_robust(text: str, *, keep_name: bool = False) -> str:
 
 
 def fraction_signs(text: str) -> str:
-    """`text` with single-character fractions and powers (`½`, `²`) written out in LaTeX."""
+    """Write single characters such as `½`, `²` and `π` in `text` out in LaTeX."""
     return text.translate(_SIGNS)
 
 
 def without_layout(text: str) -> str:
-    r"""`text` without commands for sizes (`\left`), and with plain spaces for LaTeX's."""
+    r"""Remove commands for sizes (`\left`) from `text`, and make LaTeX's spaces plain ones."""
     return _SPACING.sub(" ", _SIZE.sub("", text))
 
 
 def _settle(step: Callable[[str], str], text: str) -> str:
-    # Each rule shortens the text or completes the braces of one \frac or \sqrt, so this
-    # ends; the bound is for the reader. Callers keep texts below 2,000 characters.
+    # Each rule shortens the text or completes the braces of one \frac or \sqrt, so this ends by
+    # itself. The bound only makes that visible. Callers keep texts below 2,000 characters.
     for _ in range(2 * len(text) + 8):
         settled = step(text)
         if settled == text:

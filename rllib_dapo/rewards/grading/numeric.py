@@ -1,9 +1,9 @@
-"""Compare expressions with roots, powers and functions by their values at many digits.
+"""Compare expressions with roots, powers and functions by their values to many digits.
 
-Two expressions are taken for equal if they agree at several points, positive and negative,
-to at least 40 digits more than stand in them. That decides what simplifying by rules leaves
-open, and has no rules that could be wrong; but values can be astronomical (9^(9^(9^9))),
-so it is done in a worker that may be killed (see `pool`).
+Two expressions count as equal if they agree at several points, positive and negative ones, to
+at least 40 digits more than the expressions themselves contain. Simplifying by rules would leave
+some cases undecided, and a rule could be wrong; comparing values avoids both. Values can be
+astronomical (9^(9^(9^9))), so they are computed in a worker that can be killed (see `pool`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithm
 from rllib_dapo.rewards.grading.trees import Tree, number, walk
 
 _DIGITS = 60
-_SPARE = 20  # digits that rounding may cost
-_SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 1))  # of every other variable, by point
+_SPARE = 20  # Rounding may cost this many digits.
+# For each point: the sign of one half of the variables, and the sign of the other half.
+_SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (1, 1))
 _PLACE_DIGITS = 40
 _NAMES = {"arcsin": "asin", "arccos": "acos", "arctan": "atan", "ln": "log", "lg": "log10"}
 _NAMES |= {"abs": "fabs", "!": "factorial"}
 
 
 class NumericArithmetic:
-    """Compares any scalars; rational ones exactly."""
+    """Compares any two scalars, and compares rational ones exactly."""
 
     def __init__(self) -> None:
         self._context = context = MPContext()
@@ -42,7 +43,10 @@ class NumericArithmetic:
         }
 
     def same(self, answer: Tree, gold: Tree) -> bool:
-        """Whether they agree at all points where either has a value, one at least."""
+        """Return whether the two agree at every point where at least one has a value.
+
+        The result is False if neither has a value at any point.
+        """
         try:
             return self._exact.same(answer, gold)
         except NotRationalError:
@@ -57,7 +61,7 @@ class NumericArithmetic:
         return seen
 
     def proportional(self, answer: Tree, gold: Tree, *, positive: bool) -> bool:
-        """Whether their ratio is the same real number at all points."""
+        """Return whether the ratio of the two is the same real number at all points."""
         try:
             if not self._exact.proportional(answer, gold, positive=False):
                 return False
@@ -74,15 +78,15 @@ class NumericArithmetic:
         return all(self._close(first, ratio) for ratio in ratios)
 
     def place(self, tree: Tree) -> Real:
-        """The value, to 40 decimal places.
+        """Compute the value to 40 decimal places.
 
         Raises:
-            ValueError: it is not real.
+            ValueError: the value is not real, or not finite.
         """
         self._context.dps = _precision(tree)
         value = self._evaluate(tree, 0)
         if self._context.im(value) or not self._context.isfinite(value):
-            raise ValueError("a place that is not real")
+            raise ValueError("the value is not a real number")
         return Fraction(int(self._context.nint(value * 10**_PLACE_DIGITS)), 10**_PLACE_DIGITS)
 
     def _values(self, answer: Tree, gold: Tree) -> list[tuple[Any, Any]]:
@@ -91,7 +95,7 @@ class NumericArithmetic:
         return [(self._value(answer, k), self._value(gold, k)) for k in points]
 
     def _value(self, tree: Tree, point: int) -> Any:
-        """The value, or None where there is none."""
+        """Return the value at a point, or None if the tree has no value there."""
         try:
             value = self._evaluate(tree, point)
         except (ZeroDivisionError, ValueError):
@@ -127,25 +131,28 @@ class NumericArithmetic:
         return base**literal.numerator
 
     def _root(self, value: Any, index: str) -> Any:
-        """The principal root, but the real one of a negative number where there is one."""
+        """Return the real root of a negative number if it has one, else the principal root."""
         degree = int(index)
         if degree % 2 and not self._context.im(value) and value.real < 0:
             return -self._context.root(-value, degree)
         return self._context.root(value, degree)
 
     def _call(self, value: Any, name: str) -> Any:
-        if name == "log":  # of a base that is not said: any, but not e and not 10
+        if name == "log":  # The base is not given: any base will do, except e and 10.
             return self._context.log(value) / self._context.log(7)
         return getattr(self._context, _NAMES.get(name, name))(value)
 
     def _coordinate(self, name: str, point: int) -> Any:
-        """The value of a variable: away from 0, and not whole."""
+        """Choose the value of a variable at a point; it is not near 0 and not an integer."""
         context, chance = self._context, zlib.crc32(f"{point}:{name}".encode())
         sign = _SIGNS[point][zlib.crc32(name.encode()) % 2]
         return sign * (context.mpf(chance % 3_000_017) / 1_000_003 + context.mpf(1) / 7)
 
 
 def _precision(tree: Tree) -> int:
-    """Decimal digits to compute with: no fewer than a difference could be hidden in."""
+    """Return how many decimal digits to compute with.
+
+    Long numbers in the tree may hide a difference in late digits, so their length is added twice.
+    """
     digits = sum(len(node[1]) for node in walk(tree) if node[0] == "num")
     return _DIGITS + 2 * digits

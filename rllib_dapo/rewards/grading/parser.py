@@ -1,7 +1,7 @@
 r"""Read a mathematical text as a tree (see `trees`). Nothing is evaluated.
 
-The grammar is that of final answers: closed forms, polynomials, tuples, sets, intervals,
-equations, inequalities, matrices. Integrals, sums, limits and derivatives are not in it.
+The grammar covers final answers: closed forms, polynomials, tuples, sets, intervals, equations,
+inequalities and matrices. Integrals, sums, limits and derivatives are not part of it.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _RELATIONS = {"=": "=", "!=": "!=", "<": "<", "<=": "<=", ">": "<", ">=": "<="}
 _REGIONS = {"cup": "union", "cap": "cap", "setminus": "minus", "backslash": "minus"}
 _CLOSERS = {"(": ")]", "[": ")]", "\\{": "\\}"}
 _MATRICES = ("pmatrix", "bmatrix", "Bmatrix", "matrix")
-_ROW = "\x02"  # see `tokens.prepare`
+_ROW = "\x02"  # `tokens.prepare` puts this in place of two backslashes.
 
 
 class Parsed(NamedTuple):
-    """A tree, and the unit that stands behind it ("" for none)."""
+    """A tree, and the unit behind the text ("" if there is none)."""
 
     tree: Tree
     unit: str
 
 
 def parse_math(text: str) -> Parsed:
-    """Read `text`, whole.
+    """Read the whole of `text`.
 
     Args:
-        text: without math delimiters or emphasis; see `extract.clean`.
+        text: a text without math delimiters or emphasis; see `extract.clean`.
 
     Raises:
-        UnreadableError: it is not in the grammar.
-        TooLargeError: it is longer or deeper than is worth reading.
+        UnreadableError: the text does not follow the grammar.
+        TooLargeError: the text is too long, or nested too deeply.
     """
     body, unit = cut_unit(prepare(text))
     tree = _Parser(tokenize(body)).whole()
     if unit and kind(tree) not in ("scalar", "tuple", "set"):
-        raise UnreadableError("a unit behind something that has none")
+        raise UnreadableError("a unit follows a value that cannot have one")
     return Parsed(tree, unit)
 
 
@@ -48,18 +48,18 @@ class _Parser(ScalarParser):
     """Reads statements: lists of relations between values."""
 
     def whole(self) -> Tree:
-        """The tree of all tokens."""
+        """Read all tokens as one tree."""
         items, join = self._items(double=True)
         if self.at < len(self.tokens):
-            raise UnreadableError(f"{self.tokens[self.at].text!r} out of place")
+            raise UnreadableError(f"{self.tokens[self.at].text!r} is out of place")
         tree = items[0] if len(items) == 1 else ("set", join or ",", tuple(items))
-        # Chains such as a/b/c or x!!! nest without the parser's own depth.
+        # Chains such as a/b/c make a deep tree without deep recursion in the parser.
         if _height(tree) > 3 * MAX_DEPTH:
-            raise TooLargeError("nested too deeply")
+            raise TooLargeError("the text is nested too deeply")
         return tree
 
     def _items(self, *, double: bool) -> tuple[list[Tree], str]:
-        """Items between separators, and the separator if there are several."""
+        """Read items between separators; return them and the separator, "" for a single item."""
         items, join = self._item(double=double), ""
         while separator := self.accept(",") or self.accept(of="join"):
             word = self.accept(of="join") if separator == "," else separator  # a, b, or c
@@ -69,7 +69,7 @@ class _Parser(ScalarParser):
         return items, join
 
     def _item(self, *, double: bool) -> list[Tree]:
-        """One item; two if it is to be doubled and holds a ±."""
+        """Read one item. With `double`, an item that contains ± gives two, first +, then −."""
         if not double:
             return [self._relation()]
         start, outer = self.at, (self._saw_sign, self._upper)
@@ -89,7 +89,7 @@ class _Parser(ScalarParser):
         if not signs:
             return sides[0]
         if len(signs) > 1 and ("=" in signs or "!=" in signs):
-            raise UnreadableError("a chain of equations")
+            raise UnreadableError("a chain of equations is not a value")
         links: list[Tree] = []
         for i, sign in enumerate(signs):
             left, right = scalar(sides[i]), scalar(sides[i + 1])
@@ -102,15 +102,15 @@ class _Parser(ScalarParser):
         while name := self.accept(*_REGIONS, of="command"):
             right = self.sum()
             if {kind(tree), kind(right)} - {"tuple", "set", "region"}:
-                raise UnreadableError(f"a {_REGIONS[name]} of what is no set")
+                raise UnreadableError(f"{_REGIONS[name]} joins something that is not a set")
             tree = (_REGIONS[name], tree, right)
         return tree
 
     def bracket(self) -> Tree:
-        """A group in parentheses, a tuple, an interval or a set."""
+        """Read a group in parentheses, a tuple, an interval or a set."""
         opening = self.tokens[self.at].text
         if opening not in _CLOSERS:
-            raise UnreadableError(f"{opening!r} out of place")
+            raise UnreadableError(f"{opening!r} is out of place")
         self.at += 1
         if opening == "\\{" and self.accept("\\}"):
             return ("empty",)
@@ -123,15 +123,15 @@ class _Parser(ScalarParser):
         if opening == "\\{":
             return ("set", ",", tuple(items))
         if len(items) > 1 and join != ",":
-            raise UnreadableError("words within a tuple")
+            raise UnreadableError("a tuple contains words")
         if len(items) > 1:
             return ("tuple", opening, closing, tuple(items))
         if opening + closing not in ("()", "[]"):
-            raise UnreadableError("unlike brackets around one value")
+            raise UnreadableError("two different brackets enclose one value")
         return items[0]
 
     def special(self, command: str) -> Tree:
-        r"""`\mathbb{R}` and matrices."""
+        r"""Read `\mathbb{R}` or a matrix."""
         if command == "mathbb":
             braced = self.accept("{")
             self.expect("R", of="name")
@@ -140,7 +140,7 @@ class _Parser(ScalarParser):
             return ("reals",)
         if command.startswith("begin") and command[5:] in _MATRICES:
             return self._matrix("end" + command[5:])
-        raise UnreadableError(f"\\{command} is no part of a value")
+        raise UnreadableError(f"\\{command} is not part of a value")
 
     def _matrix(self, end: str) -> Tree:
         rows: list[tuple[Tree, ...]] = []
@@ -150,9 +150,9 @@ class _Parser(ScalarParser):
                 row.append(scalar(self.sum()))
             rows.append(tuple(row))
             if not self.accept(_ROW) and not self.peek(end, of="command"):
-                raise UnreadableError("a matrix that breaks off")
+                raise UnreadableError("a matrix breaks off")
         if not rows:
-            raise UnreadableError("an empty matrix")
+            raise UnreadableError("a matrix is empty")
         return ("matrix", tuple(rows))
 
 

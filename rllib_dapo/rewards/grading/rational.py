@@ -1,9 +1,9 @@
 """Compare rational expressions exactly, in a time linear in their length.
 
-Two rational expressions are the same function if they are equal at a random point: a false
-"equal" has a probability of at most degree / p (Schwartz 1980, Zippel 1979). The points
-are residues modulo a prime p of 255 bits, so that no number ever grows, whatever its
-exponent. e and π count as variables.
+Two rational expressions that are equal at a random point are taken to be the same function. The
+probability that this is wrong is at most degree / p (Schwartz 1980, Zippel 1979). The points are
+residues modulo a prime p of 255 bits, so no number grows, however large an exponent is. The
+constants e and π count as variables.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from rllib_dapo.rewards.grading.algebra import Real
 from rllib_dapo.rewards.grading.trees import Tree, number
 
 PRIME: Final = 2**255 - 19
-"""p ≡ 1 (mod 4), so that −1 has a square root."""
+"""The modulus p. Because p ≡ 1 (mod 4), −1 has a square root, which stands for i."""
 _IMAGINARY = pow(2, (PRIME - 1) // 4, PRIME)
 _POINTS = 2
 
 
 class NotRationalError(ValueError):
-    """An expression that is not rational, or that divides by zero at the point."""
+    """The expression is not rational, or it divides by zero at the point."""
 
 
 class RationalArithmetic:
-    """Compares rational expressions; raises `NotRationalError` for any other."""
+    """Compares rational expressions, and raises `NotRationalError` for any other."""
 
     def same(self, answer: Tree, gold: Tree) -> bool:
-        """Whether they are equal at every point tried."""
+        """Return whether the two are equal at every point tried."""
         return all(residue(answer, k) == residue(gold, k) for k in range(_POINTS))
 
     def proportional(self, answer: Tree, gold: Tree, *, positive: bool) -> bool:
-        """Whether their ratio is the same at every point tried, and neither 0 nor ∞."""
+        """Return whether the ratio is the same at every point tried, and neither 0 nor ∞."""
         if positive:
             raise NotRationalError("residues have no sign")
         values = [(residue(answer, k), residue(gold, k)) for k in range(_POINTS + 1)]
@@ -43,18 +43,18 @@ class RationalArithmetic:
         return bool(a and g) and all((a * y - g * x) % PRIME == 0 for x, y in others)
 
     def place(self, tree: Tree) -> Real:
-        """The value of a literal."""
+        """Return the value of a literal."""
         value = number(tree)
         if value is None:
-            raise NotRationalError(f"a {tree[0]}")
+            raise NotRationalError(f"no literal: {tree[0]}")
         return value
 
 
 def residue(tree: Tree, point: int) -> int:
-    """The value modulo `PRIME` at point number `point`.
+    """Compute the value modulo `PRIME` at point number `point`.
 
     Raises:
-        NotRationalError: see there.
+        NotRationalError: the tree is not rational, or it divides by zero at this point.
     """
     head = tree[0]
     if head == "num":
@@ -65,7 +65,7 @@ def residue(tree: Tree, point: int) -> int:
     if head == "^":
         return _power(residue(tree[1], point), number(tree[2]))
     if head not in _OPERATIONS:
-        raise NotRationalError(f"a {head}")
+        raise NotRationalError(f"no rational operation: {head}")
     return _OPERATIONS[head]([residue(part, point) for part in tree[1:]]) % PRIME
 
 
@@ -85,11 +85,11 @@ def _chance(tree: Tree, point: int) -> int:
 
 def _power(base: int, exponent: Fraction | None) -> int:
     if exponent is None or exponent.denominator > 1:
-        raise NotRationalError("a power that is not whole")
+        raise NotRationalError("an exponent is not an integer")
     return pow(_inverse(base) if exponent < 0 else base, abs(exponent.numerator), PRIME)
 
 
 def _inverse(value: int) -> int:
     if value % PRIME == 0:
-        raise NotRationalError("a division by zero")
+        raise NotRationalError("the expression divides by zero")
     return pow(value, -1, PRIME)

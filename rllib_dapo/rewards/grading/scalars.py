@@ -1,6 +1,6 @@
-r"""Read arithmetic: numbers, variables, powers, roots, functions. Recursive descent.
+r"""Read arithmetic by recursive descent: numbers, variables, powers, roots and functions.
 
-What two readers may read differently is refused: `1/2x`, `2 3`, `a^b^c`, `\sin x/2`.
+The parser refuses what two readers may read differently: `1/2x`, `2 3`, `a^b^c`, `\sin x/2`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rllib_dapo.rewards.grading.trees import (
 )
 
 MAX_DEPTH: Final = 20
-"""Deepest nesting read; each level is about a dozen frames of Python's stack."""
+"""The deepest nesting that is read. Each level takes about a dozen frames of Python's stack."""
 
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 _LETTERS = {"e": ("const", "e"), "i": ("const", "i")}
@@ -38,17 +38,17 @@ class ScalarParser(ABC):
     """Reads sums of products of powers from the tokens of one text.
 
     Attributes:
-        tokens: of the whole text.
-        at: index of the next one.
+        tokens: the tokens of the whole text.
+        at: the index of the next token.
     """
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.at = 0
         self._depth = 0
-        self._bars = 0  # open |, in which another | closes
-        self._upper = True  # ± is read as +
-        self._saw_sign = False  # a ± was read
+        self._bars = 0  # how many | are open; the next | closes one of them
+        self._upper = True  # whether ± is read as +
+        self._saw_sign = False  # whether a ± was read
         self._commands: dict[str, Callable[[], Tree]] = {
             "frac": lambda: over(self._argument(split=True), self._argument(split=True)),
             "binom": lambda: ("binom", *(scalar(self._argument(split=True)) for _ in range(2))),
@@ -61,41 +61,45 @@ class ScalarParser(ABC):
 
     @abstractmethod
     def bracket(self) -> Tree:
-        """What stands between brackets, the next token being the opening one."""
+        """Read what stands between brackets; the next token is the opening one."""
 
     @abstractmethod
     def special(self, command: str) -> Tree:
-        """What a command says that is no arithmetic; refused here, if it is nothing."""
+        """Read a command that is not arithmetic.
+
+        Raises:
+            UnreadableError: the command is not part of a value.
+        """
 
     # -- tokens
 
     def peek(self, *texts: str, of: str = "sign") -> bool:
-        """Whether the next token is of a type, and one of `texts` if there are any."""
+        """Return whether the next token has type `of` and is one of `texts`, if any are given."""
         if self.at >= len(self.tokens):
             return False
         token = self.tokens[self.at]
         return token.type == of and (not texts or token.text in texts)
 
     def accept(self, *texts: str, of: str = "sign") -> str:
-        """The next token's text, which is then behind us; "" if it is another."""
+        """Go past the next token and return its text if it matches `peek`, else return ""."""
         if not self.peek(*texts, of=of):
             return ""
         self.at += 1
         return self.tokens[self.at - 1].text
 
     def expect(self, text: str, of: str = "sign") -> None:
-        """Go past the next token.
+        """Go past the next token, which has to be this one.
 
         Raises:
-            UnreadableError: it is another.
+            UnreadableError: it is another token.
         """
         if not self.accept(text, of=of):
-            raise UnreadableError(f"{text!r} missing")
+            raise UnreadableError(f"{text!r} is missing")
 
     # -- arithmetic
 
     def sum(self) -> Tree:
-        """Terms between signs; a single one may be anything, such as a tuple."""
+        """Read terms between + and −. A single term may be anything, such as a tuple."""
         terms = [self._signed()]
         while self.peek("+", "-") or self.peek("pm", "mp", of="command"):
             terms.append(self._signed())
@@ -103,7 +107,7 @@ class ScalarParser(ABC):
 
     def _signed(self) -> Tree:
         negative = False
-        for _ in range(2):  # a + -b
+        for _ in range(2):  # Two signs may stand together, as in a + -b.
             if sign := self.accept("+", "-"):
                 negative ^= sign == "-"
             elif sign := self.accept("pm", "mp", of="command"):
@@ -127,7 +131,7 @@ class ScalarParser(ABC):
                 return tree
 
     def _starts_factor(self) -> bool:
-        """Whether what follows may be multiplied without a sign; numbers may not."""
+        """Return whether the next token starts a factor without a sign; a number does not."""
         if self.at >= len(self.tokens):
             return False
         kind_of, text = self.tokens[self.at]
@@ -138,7 +142,7 @@ class ScalarParser(ABC):
         return kind_of == "name" or (kind_of == "sign" and bracket)
 
     def _factor(self) -> Tree:
-        r"""A power, or a mixed number: 2\frac{1}{3} is 7/3 and no product."""
+        r"""Read a power, or a mixed number: 2\frac{1}{3} is 7/3 and not a product."""
         literal = self.peek(of="number")
         tree = self._power()
         if not literal or tree[0] != "num" or not self.peek("frac", of="command"):
@@ -148,11 +152,11 @@ class ScalarParser(ABC):
             return times(tree, part)
         whole, rest = Fraction(tree[1]), Fraction(part[1]) if part[0] == "num" else None
         if rest is None and part[1][0] == part[2][0] == "num":
-            raise UnreadableError("a mixed number with an improper fraction")
+            raise UnreadableError("a mixed number has an improper fraction")
         if rest is None:
             return times(tree, part)
         if whole.denominator > 1 or not 0 < rest < 1:
-            raise UnreadableError("a mixed number with an improper fraction")
+            raise UnreadableError("a mixed number has an improper fraction")
         return ("num", str(whole + rest))
 
     def _power(self) -> Tree:
@@ -168,25 +172,28 @@ class ScalarParser(ABC):
         negative = bool(self.accept("-"))
         tree = scalar(self._argument())
         if self.peek("^") or self.peek("!"):
-            raise UnreadableError("a^b^c without braces")
+            raise UnreadableError("a^b^c needs braces")
         return negated(tree) if negative else tree
 
     def _argument(self, *, split: bool = False) -> Tree:
-        r"""What `^`, `\frac` and `\sqrt` take: a group or an atom; in \frac12, one digit."""
+        r"""Read what `^`, `\frac` and `\sqrt` apply to: a group or an atom.
+
+        With `split`, a number without braces gives one digit only, as in \frac12.
+        """
         if split and self.peek(of="number"):
             digits = self.tokens[self.at].text
             if not digits.isdigit():
-                raise UnreadableError("a decimal without braces")
+                raise UnreadableError("a decimal needs braces")
             self.tokens[self.at : self.at + 1] = [Token("number", d) for d in digits]
         return self.atom()
 
     def atom(self) -> Tree:
-        """A number, a variable, a group, what a command says."""
+        """Read a number, a variable, a group or a command with what belongs to it."""
         if self.at >= len(self.tokens):
-            raise UnreadableError("it breaks off")
+            raise UnreadableError("the text breaks off")
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise TooLargeError("nested too deeply")
+            raise TooLargeError("the text is nested too deeply")
         tree = self._atom(self.tokens[self.at])
         self._depth -= 1
         return tree
@@ -199,7 +206,7 @@ class ScalarParser(ABC):
         if token.type == "number":
             return ("num", str(Fraction(token.text)))
         if token.type == "join":
-            raise UnreadableError(f"{token.text!r} out of place")
+            raise UnreadableError(f"{token.text!r} is out of place")
         if token.type == "name" or token.text in GREEK:
             return _LETTERS.get(token.text) or ("var", token.text + self._subscript())
         return self._command(token.text)
@@ -235,7 +242,7 @@ class ScalarParser(ABC):
         while braced and (name := self.accept(of="name")):
             text += name
         if not text or (braced and not self.accept("}")):
-            raise UnreadableError("a subscript that is no name")
+            raise UnreadableError("a subscript is not a name")
         return "_" + text
 
     # -- commands
@@ -249,7 +256,7 @@ class ScalarParser(ABC):
             index = self.accept(of="number")
             self.expect("]")
             if not index.isdigit() or not 2 <= int(index) <= 100:
-                raise UnreadableError("a root without a whole index from 2 to 100")
+                raise UnreadableError("the index of a root is not a whole number from 2 to 100")
         return ("root", index, scalar(self._argument()))
 
     def _rounded(self, name: str, closing: str) -> Tree:
@@ -264,7 +271,7 @@ class ScalarParser(ABC):
         power = self._exponent() if self.peek("^") else None
         if power == ("num", "-1"):
             if name not in _INVERSE:
-                raise UnreadableError(f"an inverse of {name}")
+                raise UnreadableError(f"the inverse of {name} is not known")
             name, power = _INVERSE[name], None
         tree: Tree = ("fn", "ln" if base else name, scalar(self._function_argument()))
         if base:

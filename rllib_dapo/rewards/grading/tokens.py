@@ -1,6 +1,6 @@
 r"""Cut a mathematical text, LaTeX or plain, into the tokens that `parser` reads.
 
-`\sqrt2 \cdot x`, `√2·x` and `sqrt(2)*x` come out alike but for their parentheses.
+`\sqrt2 \cdot x`, `√2·x` and `sqrt(2)*x` give the same tokens except for the parentheses.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rllib_dapo.rewards.grading.trees import UnreadableError
 from rllib_dapo.rewards.grading.units import canonical_unit
 
 MAX_TOKENS: Final = 600
-"""Longest text read, in tokens."""
+"""The longest text that is read, in tokens."""
 
 
 class Token(NamedTuple):
@@ -22,8 +22,8 @@ class Token(NamedTuple):
 
     Attributes:
         type: `number`, `name` (a variable), `command` (without its backslash), `join`
-            (`or`, `and`) or `sign` (which the text then is).
-        text: what it says.
+            (`or`, `and`) or `sign`.
+        text: the name, number, command, word or sign itself.
     """
 
     type: str
@@ -66,19 +66,19 @@ FUNCTIONS: Final = frozenset(
     {"sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh"}
     | {"tanh", "ln", "log", "lg", "exp"}
 )
-"""Functions whose argument may stand without parentheses."""
+"""The functions whose argument may stand without parentheses."""
 GREEK: Final = frozenset(
     {"alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "kappa"}
     | {"vartheta", "lambda", "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "varphi", "chi"}
     | {"psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Sigma", "Phi", "Psi", "Omega", "ell"}
 )
-"""Commands that are names of variables."""
+"""The commands that are names of variables."""
 _WORDS = FUNCTIONS | {"sqrt", "pi", "infty", "abs", "or", "and", "floor", "ceil"}
-_LONGEST_NAMES = 3  # xyz is a product of three variables, but cats are cats
+_LONGEST_NAMES = 3  # xyz is a product of three variables, but longer words are just words.
 
 
 def cut_unit(text: str) -> tuple[str, str]:
-    """A text without the unit it ends in, and that unit's canonical name (or "")."""
+    """Return a text without the unit at its end, and the unit's canonical name (or "")."""
     if match := _UNIT.search(text):
         unit = canonical_unit(match.group().strip())
         if unit is not None and match.start():
@@ -87,7 +87,7 @@ def cut_unit(text: str) -> tuple[str, str]:
 
 
 def prepare(text: str) -> str:
-    r"""`text` with one spelling of signs and spaces, without `f(x) =` and `x \in`."""
+    r"""Unify the spelling of signs and spaces in `text`, and remove `f(x) =` and `x \in`."""
     text = fraction_signs(text).replace("\\\\", "\x02")
     text = without_layout(thousands(text, "")).strip()
     if not re.search(r"[(\[]|\\\{", text):
@@ -99,11 +99,11 @@ def prepare(text: str) -> str:
 
 
 def tokenize(text: str) -> list[Token]:
-    """The tokens of a prepared text.
+    """Cut a prepared text into tokens.
 
     Raises:
-        UnreadableError: a character or a word that is no mathematics.
-        TooLargeError: more tokens, or a longer number, than is worth reading.
+        UnreadableError: a character or a word is not mathematics.
+        TooLargeError: the text has too many tokens, or a number in it is too long.
     """
     text = _ENVIRONMENT.sub(lambda m: rf"\{m[1]}{m[2]} ", text)
     tokens: list[Token] = []
@@ -112,11 +112,11 @@ def tokenize(text: str) -> list[Token]:
         match = _TOKEN.match(text, position)
         if match is None or match.lastgroup is None:
             if text[position:].strip():
-                raise UnreadableError(f"no mathematics: {text[position : position + 20]!r}")
+                raise UnreadableError(f"{text[position : position + 20]!r} is not mathematics")
             break
         tokens.extend(_tokens_of(match.lastgroup, match[match.lastgroup]))
         if len(tokens) > MAX_TOKENS:
-            raise TooLargeError(f"more than {MAX_TOKENS} tokens")
+            raise TooLargeError(f"the text has more than {MAX_TOKENS} tokens")
         position = match.end()
     return tokens
 
@@ -124,7 +124,7 @@ def tokenize(text: str) -> list[Token]:
 def _tokens_of(group: str, text: str) -> list[Token]:
     if group == "number":
         if len(text) > MAX_DIGITS:
-            raise TooLargeError(f"a number of more than {MAX_DIGITS} characters")
+            raise TooLargeError(f"a number has more than {MAX_DIGITS} characters")
         return [Token("number", text)]
     if group == "sign":
         sign = _SIGN_OF.get(text, text) if text not in "{}" else text
@@ -148,5 +148,5 @@ def _word(text: str) -> list[Token]:
     if name in _WORDS:
         return [_command(name)]
     if not text.isalpha() or not text.isascii() or len(text) > _LONGEST_NAMES:
-        raise UnreadableError(f"no mathematics: {text[:20]!r}")
+        raise UnreadableError(f"{text[:20]!r} is not mathematics")
     return [Token("name", letter) for letter in text]

@@ -1,12 +1,12 @@
-r"""What a mathematical answer says, as a tree, and how much of it is left to be done.
+r"""Represent a mathematical answer as a tree, and find which operations it leaves undone.
 
-A tree is a nested tuple of texts and trees, which JSON carries to the workers unchanged:
+A tree is a nested tuple of texts and trees, which goes to the workers as JSON:
 
     scalars   ("num", "3/4")  ("var", "x_1")  ("const", "pi" | "e" | "i")  ("inf",)
               ("+", a, b, …)  ("*", a, b, …)  ("/", a, b)  ("^", a, b)  ("neg", a)
               ("root", "3", a)  ("fn", "sin", a)  ("binom", n, k)
     others    ("tuple", "[", ")", (a, b))     a point, a vector, an interval
-              ("set", "," | "or" | "and", (a, b))     a set or a bare list; order is nothing
+              ("set", "," | "or" | "and", (a, b))     a set or a bare list, in any order
               ("rel", "=" | "!=" | "<" | "<=", a, b)
               ("matrix", ((a, b), (c, d)))
               ("union", a, b, …)  ("minus", a, b)  ("cap", a, b, …)  ("reals",)  ("empty",)
@@ -28,7 +28,7 @@ _CONTAINERS: dict[str, Kind] = {
     "matrix": "matrix",
     **dict.fromkeys(("union", "minus", "cap", "reals", "empty"), "region"),
 }
-# Roots say no more than these functions do: ln √3 is a form of (1/2) ln 3.
+# Beside one of these a root is allowed, too: ln √3 is another form of (1/2) ln 3.
 _IRRATIONAL = frozenset(
     {"log", "trigonometry", "inverse trigonometry", "hyperbolic", "exponential"}
 )
@@ -42,42 +42,49 @@ _CLASS = (
 
 
 class UnreadableError(ValueError):
-    """A text that is no mathematics, or is ambiguous, or says more than a value."""
+    """The text is not mathematics, is ambiguous, or is more than a value."""
 
 
 def kind(tree: Tree) -> Kind:
-    """What sort of value it is; only like is compared with like."""
+    """Return what sort of value a tree is. Mostly, only two of one kind are compared."""
     return _CONTAINERS.get(tree[0], "scalar")
 
 
 def scalar(tree: Tree) -> Tree:
-    """`tree` itself, if arithmetic can be done with it.
+    """Return `tree` itself if arithmetic can be done with it.
 
     Raises:
-        UnreadableError: it is a tuple, a set, an equation or infinite.
+        UnreadableError: it is a tuple, a set, an equation or the like, or it is infinite.
     """
     if kind(tree) != "scalar" or "inf" in (tree[0], tree[-1][0]):
-        raise UnreadableError("arithmetic with something that is no number")
+        raise UnreadableError("arithmetic needs numbers")
     return tree
 
 
 def negated(tree: Tree) -> Tree:
-    """−tree; −∞ too."""
+    """Return −tree; the tree may also be ∞."""
     if tree[0] == "num":
         return ("num", str(-Fraction(tree[1])))
     return ("neg", tree if tree == ("inf",) else scalar(tree))
 
 
 def times(left: Tree, right: Tree) -> Tree:
-    """The product, flat."""
+    """Return the product, in which products are not nested."""
     factors = [f for t in (left, right) for f in (t[1:] if t[0] == "*" else (scalar(t),))]
     return ("*", *factors)
 
 
 def over(top: Tree, bottom: Tree) -> Tree:
-    """The quotient; of two numbers that is a literal, unless there is a division to be done."""
+    """Return the quotient.
+
+    Two numbers give a literal (3/4), unless the quotient is an integer or one of the two is a
+    fraction itself; then a division is left to be done.
+
+    Raises:
+        UnreadableError: the bottom is 0.
+    """
     if bottom[0] == "num" and Fraction(bottom[1]) == 0:
-        raise UnreadableError("a division by zero")
+        raise UnreadableError("the text divides by zero")
     if top[0] == bottom[0] == "num" and "/" not in top[1] + bottom[1]:
         value = Fraction(top[1]) / Fraction(bottom[1])
         if value.denominator > 1:
@@ -86,18 +93,18 @@ def over(top: Tree, bottom: Tree) -> Tree:
 
 
 def children(tree: Tree) -> Iterator[Tree]:
-    """The trees right below."""
+    """Yield the trees directly below this one."""
     for part in tree[1:]:
         if isinstance(part, tuple):
             if part and isinstance(part[0], str):
                 yield part
-            else:  # items, or rows of items
+            else:  # These are items, or rows of items.
                 for item in part:
                     yield from (item,) if isinstance(item[0], str) else item
 
 
 def walk(tree: Tree) -> Iterator[Tree]:
-    """All trees in it, itself first."""
+    """Yield the tree itself and then all trees below it."""
     stack = [tree]
     while stack:
         tree = stack.pop()
@@ -106,7 +113,7 @@ def walk(tree: Tree) -> Iterator[Tree]:
 
 
 def number(tree: Tree) -> Fraction | None:
-    """The value of a literal, with its sign; None for anything else."""
+    """Return the value of a literal with its sign, or None for any other tree."""
     if tree[0] == "num":
         return Fraction(tree[1])
     if tree[0] == "neg" and tree[1][0] == "num":
@@ -115,21 +122,22 @@ def number(tree: Tree) -> Fraction | None:
 
 
 def variables(tree: Tree) -> frozenset[str]:
-    """The names in it."""
+    """Return the names of the variables in a tree."""
     return frozenset(node[1] for node in walk(tree) if node[0] == "var")
 
 
 def operations(tree: Tree) -> frozenset[str]:
-    """The classes of operation in it that an answer may have only if the ground truth has.
+    """Return the classes of operation in a tree that are not free.
 
-    + − × ÷ and whole powers are in no class, unless all they work on is numbers: then there
-    is something left to be worked out, such as a "sum of numbers".
+    An answer may contain such a class only if the ground truth contains it, too. + − × ÷ and whole
+    powers are free (in no class), unless they work on numbers alone. Then something is left to be
+    worked out, such as a "sum of numbers".
     """
     return frozenset(found for node in walk(tree) for found in _of_node(node))
 
 
 def allowed(answer: Tree, gold: Tree) -> bool:
-    """Whether an answer leaves no other operations to be done than the ground truth does."""
+    """Return whether the answer leaves only operations undone that the ground truth leaves, too."""
     permitted = operations(gold)
     if permitted & _IRRATIONAL:
         permitted |= {"root"}

@@ -1,6 +1,6 @@
-"""Units that may follow a number. A fixed list: an unknown word is never dropped.
+"""The units that may follow a number. The list is fixed, so an unknown word is never dropped.
 
-Dropping any word would read `34 thousand`, `34 more than x` and `34 or 35` as 34.
+If every word could be dropped, `34 thousand`, `34 more than x` and `34 or 35` would all read as 34.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
-"""Currency signs before a number, and the unit each stands for."""
+"""The currency signs that may stand before a number, and the unit that each stands for."""
 
 _SYMBOLS = {
     "%": "%",
@@ -103,7 +103,7 @@ _MEASURES = [
     "inch",
     "mile",
 ]
-# Words for "how many" say nothing that could be mixed up: they are dropped.
+# These words only say what was counted. No two of them can be confused, so they are dropped.
 _COUNTING = [
     "unit",
     "units",
@@ -152,7 +152,7 @@ _COUNTING = [
     "value",
     "values",
 ]
-# "34 times x" ends in x, not in "times", so a multiple still to be taken is no unit.
+# "times" is safe: in "34 times x" the text after the number is "times x", which is no unit.
 _NAMES: dict[str, str] = (
     dict.fromkeys(_COUNTING, "")
     | {word: word for word in _MEASURES}
@@ -163,22 +163,24 @@ _NAMES: dict[str, str] = (
 _WRAPPER = re.compile(r"\\(?:text|textrm|mathrm|mbox|rm)\s*\{([^{}]*)\}")
 _SPACE = re.compile(r"(?:\s|\\[,;:! ]|~|\\quad|[\u2009\u202f])+")
 _POWER = re.compile(r"(?:\^\s?\{\s?([23])\s?\}|\^\s?([23])|([²³]))\Z")
-_ABBREVIATED = re.compile(r"(?<=[a-z])\.\Z")  # but 3.14... is not 3.14
+_ABBREVIATED = re.compile(r"(?<=[a-z])\.\Z")  # The letter matters: 3.14... is not 3.14.
 _PREFIX = re.compile(r"(square|sq\.?|cubic|cu\.?)\s")
 
 
 def canonical_unit(text: str) -> str | None:
-    """The unit that `text` (what follows a number) spells.
+    """Find the unit that `text`, which follows a number, names.
 
     Returns:
-        A canonical name such as `"metre^2"`; `""` for nothing or a counting word; None when
-        `text` is not a known unit, so that what precedes it is no plain number.
+        A canonical name such as `"metre^2"`. It is `""` if `text` is empty or a counting word, and
+        None if `text` is not a known unit. What precedes it is then not a plain number.
     """
     if not text:
         return ""
     text = _SPACE.sub(" ", _WRAPPER.sub(r" \1 ", text)).strip()
     text = _ABBREVIATED.sub("", text)
-    text = text.removeprefix("-") if text.startswith("-d") else text  # 34-degree
+    text = (
+        text.removeprefix("-") if text.startswith("-d") else text
+    )  # The text is -degree, as in 34-degree.
     power = ""
     if match := _PREFIX.match(text):
         power = "^2" if match[1].startswith("s") else "^3"
@@ -187,7 +189,7 @@ def canonical_unit(text: str) -> str | None:
         digit = match[1] or match[2] or {"²": "2", "³": "3"}[match[3]]
         power, text = "^" + digit, text[: match.start()].strip()
         if not text:
-            return None  # 34^2 is a power, not a unit
+            return None  # 34^2 is a power, and has no unit.
     if not text:
         return "" if not power else None
     name = _SYMBOLS.get(text)

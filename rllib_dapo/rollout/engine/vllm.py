@@ -197,7 +197,7 @@ class VLLMEngine:
                     return np.array(values, dtype=np.float32)
 
     def places(self) -> list[Any]:
-        """Where the engine's workers compute (`model.place.Place`, which needs torch), by rank."""
+        """Where the engine's workers compute (`model.device.Place`, which needs torch), by rank."""
         return list(self._engine.collective_rpc("worker_place"))
 
     def shutdown(self) -> None:
