@@ -47,7 +47,7 @@ _MODULE_SETTINGS = (
 
 
 class DAPOConfig(DAPOBaseConfig):
-    """Configures DAPO; settings and their meaning: `settings.DAPOSettings`.
+    """Configures DAPO; `settings.DAPOSettings` describes the settings.
 
     Example:
         ```python
@@ -151,7 +151,7 @@ class DAPO(Algorithm):
             self._rollouts.wait_for_in_flight(batch)
             self._weights.sleep(self._pool.runners)
         self._update(batch.groups)
-        # The runners went on meanwhile; what they were asked belongs to the old weights.
+        # The runners kept sampling with the old weights, so close the batch before the sync.
         rollout = self._rollouts.finish(batch)
         if rollout.groups:
             self._sync()
@@ -251,7 +251,7 @@ class DAPO(Algorithm):
         return False
 
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
-        """Answer held-out problems with the training engines; the weights are in them."""
+        """Evaluate with the training engines, which already have the present weights."""
         return dict(unflatten_dict(self._evaluate_policy()))  # `dataset_accuracy/<name>` too
 
     def _evaluate_policy(self) -> dict[str, float]:
@@ -325,7 +325,7 @@ class DAPO(Algorithm):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken."""
+        """Continue from a saved state."""
         # Runners have no state beside the weights. RLlib would send them one, with a count
         # of steps that is NaN after an iteration.
         with engine_weights_withheld():

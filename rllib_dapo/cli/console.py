@@ -186,7 +186,7 @@ class IterationLines(Callback):
             pass_at_k = lookup(result, f"{INITIAL_EVALUATION}/pass_at_k")
             k = lookup(result, f"{INITIAL_EVALUATION}/k")
             console.print(
-                f"before training: {before:.1%} of the held-out answers are correct "
+                f"before training: {before:.1%} of the held-out completions are correct "
                 f"(pass@{k:.0f} {pass_at_k:.1%})"
             )
         prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""

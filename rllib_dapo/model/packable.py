@@ -1,4 +1,4 @@
-"""Which models can read packed rows, told from their configuration and class."""
+"""Tells from a model's configuration and class whether it can read packed rows."""
 
 from __future__ import annotations
 

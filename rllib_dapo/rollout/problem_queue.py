@@ -68,7 +68,7 @@ class ProblemQueue:
         return given_up
 
     def resolve(self, ref: ProblemRef) -> None:
-        """Forget the failed attempts on a problem that has been answered or given up."""
+        """Forget the failed attempts on a problem that has a group or was given up."""
         self._failed_attempts.pop(ref, None)
 
     def withdraw(self) -> list[ProblemRef]:

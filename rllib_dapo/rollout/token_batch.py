@@ -1,4 +1,4 @@
-"""From scored groups to the batch the learner trains on.
+"""Turns scored groups into the batch that the learner trains on.
 
 reward = score + Σ weight · component + Eq. 13     (soft overlong punishment, when on)
 advantage = (reward - mean) / std over the group
@@ -39,7 +39,7 @@ class RewardShaping:
 
     @classmethod
     def from_settings(cls, settings: DAPOSettings) -> RewardShaping:
-        """The shaping that a run's settings ask for."""
+        """Return the shaping that the settings of a run define."""
         soft = settings.soft_overlong_punishment
         return cls(
             max_length=settings.max_completion_length,

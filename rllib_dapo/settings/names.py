@@ -1,4 +1,4 @@
-"""The names of settings: which there are, what old ones are called now, what a slip meant."""
+"""The names of settings: all present names, renamed ones, and suggestions for unknown ones."""
 
 from __future__ import annotations
 

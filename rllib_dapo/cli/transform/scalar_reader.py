@@ -235,7 +235,7 @@ class _Reader:
         terms = self.argument()
         value = rational(terms)
         if value is None:
-            raise RefusalError(IRRATIONAL_DENOMINATOR, "rationalize the denominator")
+            raise RefusalError(IRRATIONAL_DENOMINATOR, "a denominator must be an integer")
         if value.denominator != 1 or value < 1:
             raise RefusalError(NOT_SIMPLIFIED, f"the denominator {value}")
         return int(value)
