@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MISSING = "–"
 HEADER_EVERY = 20
 _SECONDS_BETWEEN_LOOKS = 0.25
-# A log is no place for a line that is overwritten: it reports only on slow iterations.
+# A line that is overwritten does not suit a log. There, only slow iterations report progress.
 _SECONDS_BETWEEN_LOG_LINES = 30.0
 
 

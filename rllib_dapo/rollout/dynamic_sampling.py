@@ -1,8 +1,8 @@
 """Dynamic sampling: request problems until N groups carry a signal (§3.2 and Eq. 11 of DAPO).
 
-This file holds control flow only, no Ray and no engine. There are no rounds: further problems
-are requested as soon as the groups that came back show that they are needed, while others are
-still in flight.
+This file holds control flow only; it uses neither Ray nor an engine. There are no rounds: further
+problems are requested as soon as the groups that came back show that they are needed, while others
+are still in flight.
 
     sampler = DynamicSampler(wanted=512, max_problems=30 * 512)
     while not sampler.done:
@@ -147,7 +147,7 @@ class DynamicSampler:
         """Take in a group and say what becomes of it, also after the batch is full.
 
         Returns:
-            The verdict. None: the group is ignored and counted in `duplicates`, because its
+            The verdict, or None if the group is ignored and counted in `duplicates`, because its
             problem is resolved already or was never noted. A problem that is requested again
             because its runner seemed dead may come back twice, the second time after its batch
             is over.

@@ -191,7 +191,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """Accept the problems of a job, and return the groups that have finished.
 
         Args:
-            job: further problems; None: there are none.
+            job: further problems, or None.
             seconds: how long to wait at most; the call returns sooner if something is finished.
         """
         groups: list[Group] = []

@@ -34,7 +34,7 @@ class ProblemQueue:
         self._waiting.extend(refs)
 
     def next(self) -> ProblemRef | None:
-        """Take out the first problem that is no suspect; None if there is none."""
+        """Take out the first problem that is not a suspect; None if there is none."""
         return self._waiting.popleft() if self._waiting else None
 
     def next_suspect(self) -> ProblemRef | None:

@@ -42,7 +42,7 @@ class CallFailure:
 
 @dataclass(frozen=True, slots=True)
 class CallResults:
-    """What one call to several runners brought; each runner is in one of the two.
+    """The results of one call to several runners; each runner is in one of the two mappings.
 
     Attributes:
         values: what each runner returned.

@@ -84,7 +84,7 @@ class RunnerPool:
         config: group sizes, sampling, and how long to wait for runners.
         seed: the seed of the run.
         send_weights: sends the present weights to runners that have come back, and returns those
-            that took them over; None: they have to wait for the next sync.
+            that took them over, or None if they have to wait for the next sync.
 
     Attributes:
         weights_version: the version of the weights that the runners have; jobs carry it.

@@ -23,8 +23,8 @@ class SamplingJob:
         sampling: the sampling parameters.
         seed: the seed of the run; together with a problem's position it determines the random
             streams of the problem's completions.
-        weights_version: the version of the weights to sample with; None: whichever the runner
-            has.
+        weights_version: the version of the weights to sample with; None takes the runner's
+            present one.
     """
 
     refs: tuple[ProblemRef, ...]

@@ -40,8 +40,8 @@ class TextEpisodes:
         another: makes another instance of that environment.
         renderer: turns what the environment poses into a prompt.
         tokenizer: decodes completions.
-        rewards: composes the reward with the user's reward functions; None: the environment's
-            score is the reward.
+        rewards: composes the reward with the user's reward functions; with None, the
+            environment's score is the reward.
     """
 
     def __init__(

@@ -21,11 +21,11 @@ from rllib_dapo.types import FloatArray, Group, IntArray, TokenBatch
 
 @dataclass(frozen=True, slots=True)
 class RewardShaping:
-    """Which parts of reward shaping by length, advantages and loss mask are on.
+    """The choices for the punishment of length, the advantages and the loss mask.
 
     Attributes:
         max_length: L_max of Eq. 13, tokens.
-        overlong_cache: L_cache of Eq. 13, tokens; None: no soft overlong punishment.
+        overlong_cache: L_cache of Eq. 13, tokens; None switches the punishment off.
         overlong_filtering: whether truncated completions are taken out of the loss.
         normalize_std: whether advantages are divided by the group's standard deviation.
         baseline: what the reward of a completion is compared with.
