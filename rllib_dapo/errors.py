@@ -65,4 +65,4 @@ class SamplingError(DAPOError, RuntimeError):
 
 
 class TrainingError(DAPOError, RuntimeError):
-    """The learner cannot go on, for instance because gradients are not finite again and again."""
+    """The learner cannot go on, for instance because gradients stay NaN or infinite."""

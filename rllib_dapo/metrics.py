@@ -241,7 +241,7 @@ def renamed(key: str) -> str | None:
 
 
 def as_markdown() -> str:
-    """The table of docs/metrics.md."""
+    """Return the table of docs/metrics.md as Markdown."""
     lines = ["| key | unit | meaning |", "| --- | --- | --- |"]
     for metric in (*ALL_METRICS, *NAMED_METRICS):
         meaning = metric.meaning.replace("|", "\\|")  # a bare one would end the cell

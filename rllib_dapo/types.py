@@ -1,4 +1,4 @@
-"""One named type per hand-off of the data flow.
+"""The types in which data pass from one stage to the next.
 
     ProblemRef -> Prompt -> Completion -> Group -> TokenBatch
 
@@ -65,7 +65,7 @@ class Prompt:
 
     Attributes:
         token_ids: int64[P], the ids that the engine reads, special tokens included.
-        text: the same as text, for people to read; it is never tokenised again.
+        text: the prompt as text for people to read; it is never tokenised again.
 
     Example: `Prompt(np.array([1, 5, 9]), "1+2=?")`.
     """

@@ -1,6 +1,6 @@
-"""The configuration without its classes: RLlib's `AlgorithmConfig` with DAPO's settings.
+"""The base of `DAPOConfig`: RLlib's `AlgorithmConfig` with DAPO's settings and their checks.
 
-`DAPOConfig`, beside `DAPO` in `dapo.py`, adds which runner, learner and module are used.
+`DAPOConfig`, in `dapo.py`, adds the classes of runner, learner and module that a run uses.
 """
 
 from __future__ import annotations

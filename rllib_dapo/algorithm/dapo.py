@@ -47,7 +47,7 @@ _MODULE_SETTINGS = (
 
 
 class DAPOConfig(DAPOBaseConfig):
-    """Configures DAPO; settings and their meaning: `settings.DAPOSettings`.
+    """Configures DAPO; `settings.DAPOSettings` describes the settings.
 
     Example:
         ```python
@@ -151,14 +151,14 @@ class DAPO(Algorithm):
             self._rollouts.wait_for_in_flight(batch)
             self._weights.sleep(self._pool.runners)
         self._update(batch.groups)
-        # The runners went on meanwhile; what they were asked belongs to the old weights.
+        # The runners kept sampling with the old weights, so close the batch before the sync.
         rollout = self._rollouts.finish(batch)
         if rollout.groups:
             self._sync()
         self._report_iteration(rollout)
 
     def _one_step_off(self) -> None:
-        """The same with the next batch sampled while the learner trains (`async_level: 1`).
+        """Do one iteration, and sample the next batch meanwhile (`async_level: 1`).
 
         The engines get the new weights when both are done, so every batch but the first was
         sampled by weights that are one version old.
@@ -229,7 +229,7 @@ class DAPO(Algorithm):
             self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
 
     def _check_gap(self) -> None:
-        """The alarm of `max_engine_gap`."""
+        """Raise a TrainingError if the gap between engine and learner exceeds `max_engine_gap`."""
         limit = self.config.max_engine_gap
         key = tuple(f"{metrics.LEARNER}/engine_gap_mean".split("/"))
         gap = self.metrics.peek(key, default=0.0)
@@ -239,7 +239,7 @@ class DAPO(Algorithm):
                 f"max_engine_gap={limit:g}. Is `dtype` ({self.config.dtype!r}) coarser than "
                 f"`compute_dtype` ({self.config.compute_dtype!r})? Does `engine_kwargs` change the "
                 "model (quantization)? Does the model tie its embeddings in a way vLLM does not "
-                "know? If the difference is to be lived with, `old_logprobs: learner` with "
+                "know? If you accept the difference, `old_logprobs: learner` with "
                 "`importance_sampling: token` corrects for it."
             )
 
@@ -247,15 +247,15 @@ class DAPO(Algorithm):
 
     @classmethod
     def _should_create_evaluation_env_runners(cls, eval_config: Any) -> bool:
-        """No second set of runners: theirs would be a second set of engines."""
+        """RLlib's hook: make no runners for evaluation, which would need engines of their own."""
         return False
 
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
-        """Answer held-out problems with the training engines; the weights are in them."""
+        """Evaluate with the training engines, which already have the present weights."""
         return dict(unflatten_dict(self._evaluate_policy()))  # `dataset_accuracy/<name>` too
 
     def _evaluate_policy(self) -> dict[str, float]:
-        """avg@k and pass@k over the first problems of the evaluation environment."""
+        """Return avg@k and pass@k over the first problems of the evaluation environment."""
         started = time.perf_counter()
         refs = self._problems.evaluation_refs(int(self.config.evaluation_duration))
         groups = self._rollouts.answer(refs)
@@ -325,7 +325,7 @@ class DAPO(Algorithm):
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken."""
+        """Continue from a saved state."""
         # Runners have no state beside the weights. RLlib would send them one, with a count
         # of steps that is NaN after an iteration.
         with engine_weights_withheld():

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MISSING = "–"
 HEADER_EVERY = 20
 _SECONDS_BETWEEN_LOOKS = 0.25
-# A log is no place for a line that is overwritten: it reports only on slow iterations.
+# A line that is overwritten does not suit a log. There, only slow iterations report progress.
 _SECONDS_BETWEEN_LOG_LINES = 30.0
 
 
@@ -186,7 +186,7 @@ class IterationLines(Callback):
             pass_at_k = lookup(result, f"{INITIAL_EVALUATION}/pass_at_k")
             k = lookup(result, f"{INITIAL_EVALUATION}/k")
             console.print(
-                f"before training: {before:.1%} of the held-out answers are correct "
+                f"before training: {before:.1%} of the held-out completions are correct "
                 f"(pass@{k:.0f} {pass_at_k:.1%})"
             )
         prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""

@@ -197,7 +197,7 @@ def from_command_line(
         run: the name of the algorithm.
         env: the environment.
         config: the settings of the algorithm, as JSON.
-        name: the name of the experiment; None: that of the algorithm.
+        name: the name of the experiment; None takes that of the algorithm.
         flags: the other flags.
         restore: the checkpoint folder to start from.
 
@@ -222,7 +222,7 @@ def mapping(text: str, flag: str) -> dict[str, Any]:
     """
     data = parse(text, flag).data
     if not isinstance(data, dict):
-        raise ExperimentFileError(f"{flag}: {text!r} is no mapping; write '{{\"name\": value}}'")
+        raise ExperimentFileError(f"{flag}: {text!r} is not a mapping; write '{{\"name\": value}}'")
     return data
 
 

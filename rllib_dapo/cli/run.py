@@ -206,7 +206,7 @@ def _wandb(options: RunOptions) -> list[tune.Callback]:
     from ray.air.integrations.wandb import WandbLoggerCallback
 
     if options.wandb_key:
-        # The key is no argument of the callback, because Tune stores callbacks with the results.
+        # The callback does not get the key, because Tune stores callbacks with the results.
         os.environ["WANDB_API_KEY"] = options.wandb_key
     name: dict[str, Any] = {"name": options.wandb_run_name} if options.wandb_run_name else {}
     return [WandbLoggerCallback(project=options.wandb_project, **name)]
@@ -245,7 +245,7 @@ def evaluate_checkpoint(path: str, options: RayOptions | None = None) -> dict[st
     folder = Path(path).expanduser().absolute()
     if not (folder / "rllib_checkpoint.json").is_file():
         raise SettingError(
-            f"{path} is no checkpoint of an algorithm; give the folder that contains "
+            f"{path} is not a checkpoint of an algorithm; give the folder that contains "
             "rllib_checkpoint.json (`rllib train` prints it at the end)"
         )
     import ray

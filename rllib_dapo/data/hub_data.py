@@ -73,7 +73,7 @@ def hub_part(hub_id: str, split: str | None, subset: str | None) -> DatasetPart:
         DataError: it cannot be loaded, or there are several splits and none was chosen.
         SettingError: the library is missing.
     """
-    library = _library(hub_id, "is no file or folder here; to read it from the hub takes")
+    library = _library(hub_id, "is not a file or folder here; to read it from the hub takes")
     named = "/".join((hub_id, *([subset] if subset else [])))
     _log.info("loading %s from the Hugging Face hub, because there is no such folder", named)
     try:

@@ -140,7 +140,7 @@ class PromptRenderer:
 
     @classmethod
     def from_settings(cls, settings: DAPOSettings) -> PromptRenderer:
-        """The renderer for the tokenizer of `settings.model` and for its prompt settings.
+        """Return the renderer for the tokenizer of the run's model and its prompt settings.
 
         Raises:
             SettingError: as the constructor, or the tokenizer cannot be loaded.

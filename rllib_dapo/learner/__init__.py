@@ -1,1 +1,1 @@
-"""The update: the learners, what a batch needs before it, and the learning-rate schedule."""
+"""The update of the policy: RLlib's learners and module, micro-batches and learning rate."""

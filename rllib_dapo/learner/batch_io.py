@@ -1,4 +1,4 @@
-"""A `TokenBatch` as RLlib's batch, and in a file."""
+"""Converts a `TokenBatch` to RLlib's batch and back, and writes it to a file and reads it."""
 
 from __future__ import annotations
 

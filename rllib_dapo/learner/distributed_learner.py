@@ -1,10 +1,10 @@
-"""RLlib's TorchLearner for several learners: gradients are summed, states are whole.
+"""RLlib's TorchLearner for several learners, whose gradients are summed.
 
 RLlib wraps modules in DistributedDataParallel, which averages gradients in every backward
 pass. Our loss has the denominator of the global minibatch already, so the gradients must be
-summed, and learners may have different numbers of micro-batches. So the learners add up their
-gradients here, once per optimizer step. Where the model is sharded, FSDP does so in the
-backward pass.
+summed, and learners may have different numbers of micro-batches. Therefore the learners add up
+their gradients here, once per optimizer step. Where the model is sharded, FSDP does so in the
+backward pass. States are those of the whole model, sharded or not.
 """
 
 from __future__ import annotations

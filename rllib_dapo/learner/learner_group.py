@@ -1,4 +1,4 @@
-"""The group of a run's learners, which ends with the first learner that is lost."""
+"""The group of a run's learners. If one of them is lost, the group ends with an error."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rllib_dapo.model.sharding import is_first
 
 # The tag of `foreach_learner`'s calls, which tells their results from those of `update`.
 _FOREACH = "foreach_learner"
-# The longest time that a death stays unnoticed; complete results are returned at once.
+# A learner's death is noticed after this time at most; complete results are returned at once.
 _POLL_SECONDS = 0.5
 _DEATH_SECONDS = 3.0
 
@@ -148,7 +148,7 @@ class DAPOLearnerGroup(LearnerGroup):
         settings = {"filesystem": filesystem, "use_msgpack": use_msgpack}
         if self.is_local or state is not None:
             return str(super().save_to_path(path, state=state, **settings))
-        # These are the group's own files. It has no state beside the learners'.
+        # These files are the group's own; all state is in the learners' files.
         saved = str(super().save_to_path(path, state={}, **settings))
         if filesystem is None and path is not None:
             filesystem, _ = pyarrow.fs.FileSystem.from_uri(str(path))
@@ -186,7 +186,7 @@ class DAPOLearnerGroup(LearnerGroup):
             self._give_up(f"{len(self) - healthy} were lost before")
 
     def _wait_for_all(self, tag: str | None) -> RemoteCallResults:
-        """Return the results of a call to all, by rank; give up with the first that is lost."""
+        """Return the results of a call to all learners, by rank; raise as soon as one is lost."""
         by_rank: dict[int, Any] = {}
         while len(by_rank) < len(self):
             done, failures = self._fetch(tag, _POLL_SECONDS)
@@ -213,12 +213,12 @@ class DAPOLearnerGroup(LearnerGroup):
         return done, failures
 
     def _give_up_for(self, failures: dict[int, Exception]) -> NoReturn:
-        """Raise that a learner is lost, or else what a learner's own code raised."""
+        """Raise a TrainingError if a learner is lost, or else the error of a learner's own code."""
         for rank, error in failures.items():
             if not isinstance(error, RayTaskError):
                 self._give_up(f"learner {rank} was lost: {str(error).splitlines()[0]}")
         self._kill_all()
-        raise next(iter(failures.values()))  # Its message says what to do.
+        raise next(iter(failures.values()))  # The message of this error says what to do.
 
     def _kill_all(self) -> None:
         """End all learners, which may be waiting for one another in a collective call."""

@@ -1,8 +1,8 @@
-"""Means over tokens that do not depend on the split into micro-batches and learners.
+"""Metrics of an update, as means over tokens.
 
-A mean of means would weigh a short micro-batch like a long one. So sums and counts are
-collected, added up over the learners, and divided once. The keys are described in
-`metrics.LEARNER_METRICS`.
+The means do not depend on the split into micro-batches and learners. A mean of means would weigh
+a short micro-batch like a long one; instead, sums and counts are collected, added up over the
+learners, and divided once. `rllib_dapo.metrics.LEARNER_METRICS` describes the keys.
 """
 
 from __future__ import annotations

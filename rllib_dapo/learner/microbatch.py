@@ -1,4 +1,4 @@
-"""How rows of a `TokenBatch` become the tensors of one forward pass."""
+"""Turns rows of a `TokenBatch` into the tensors of one forward pass."""
 
 from __future__ import annotations
 

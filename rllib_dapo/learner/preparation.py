@@ -1,7 +1,7 @@
-"""What a batch gets before the first optimizer step: old and reference log-probabilities.
+"""Computes old and reference log-probabilities of a batch before the first optimizer step.
 
-The engine reports the log-probabilities it sampled with. The learner may take them as they
-are (`old_logprobs: engine`), or replace them by its own and keep the difference as an
+The engine reports the log-probabilities with which it sampled. The learner may take them as they
+are (`old_logprobs: engine`), or replace them by its own and express the difference by an
 importance weight. The latter is the decoupled form of arXiv 2110.00641: the clip is centred
 on the learner's present policy, and the weight corrects for the policy that sampled.
 """
@@ -91,8 +91,8 @@ class ReferencePolicy:
     second time, frozen, and sharded like the first one where the learner shards.
 
     Args:
-        adapted: the trained RLModule, where it has adapters.
-        frozen: else a second RLModule with the untrained weights.
+        adapted: the trained RLModule, if it has adapters; else None.
+        frozen: a second RLModule with the untrained weights, if the trained one has no adapters.
     """
 
     def __init__(self, *, adapted: Any = None, frozen: Any = None) -> None:

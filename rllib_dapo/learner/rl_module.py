@@ -108,8 +108,8 @@ class DAPOTorchRLModule(TorchRLModule):
         For a sharded model this is a collective call, and the weights are on rank 0 only.
 
         Args:
-            components: RLlib's; a module has none.
-            not_components: likewise.
+            components: RLlib's; ignored, because the module has no components.
+            not_components: RLlib's; ignored for the same reason.
             inference_only: True returns the weights of the plain model, adapters added in,
                 which an engine loads. False returns what training changes, for checkpoints.
             **kwargs: RLlib's; none is used.

@@ -58,8 +58,8 @@ class UpdateState:
         version: the version of the weights with which the update begins. The engines sampled
             with the same version unless a group is stale.
         metrics: collects the metrics of this update.
-        steps: optimizer steps taken or skipped so far.
-        started: the time when it began, from `time.perf_counter`, seconds.
+        steps: the number of optimizer steps taken or skipped so far.
+        started: the time at which the update began, by `time.perf_counter`, in seconds.
     """
 
     version: int
@@ -68,7 +68,7 @@ class UpdateState:
     started: float = field(default_factory=time.perf_counter)
 
     def on_policy(self, batch: TokenBatch) -> BoolArray:
-        """Return bool[T], which completion tokens were sampled by this version."""
+        """Return bool[T], True for the completion tokens that this version sampled."""
         same: BoolArray = batch.weights_versions == self.version
         return same
 
@@ -150,7 +150,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
         """RLlib's hook: report the means over all tokens of all learners."""
         if self.config.colocate and torch.cuda.is_available():
-            torch.cuda.empty_cache()  # The engines that wake up now need the memory.
+            torch.cuda.empty_cache()  # Colocated engines wake up now and need the memory.
         lr = next(self._get_optimizer_lr(o) for o in self._optimizer_parameters)
         state = self._update_state
         seconds = time.perf_counter() - state.started
@@ -184,7 +184,8 @@ class DAPOTorchLearner(DistributedTorchLearner):
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
         for _ in range(num_epochs):
             parts = minibatches(batch, steps, rng)
-            if self._collectives.size > 1:  # A learner short of rows takes part in each step.
+            # A learner with fewer rows than steps must still take part in each step.
+            if self._collectives.size > 1:
                 parts += [select(batch, _NO_ROWS)] * (steps - len(parts))
             for part in parts:
                 yield to_multi_agent_batch(part)
@@ -247,7 +248,7 @@ class DAPOTorchLearner(DistributedTorchLearner):
         without rows.
         """
         parts = self._layout.split(batch)
-        if self.config.shard_model:  # Each pass gathers weights, which takes all learners.
+        if self.config.shard_model:  # Each pass gathers weights, a collective call of all learners.
             passes = self._collectives.largest(max(len(parts), 1))
             parts += [_NO_ROWS] * (passes - len(parts))
         return parts

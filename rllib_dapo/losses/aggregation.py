@@ -1,4 +1,4 @@
-"""How the tokens of a minibatch are averaged: the weight w_i of the tokens of sequence i.
+"""The weights w_i with which the tokens of each sequence i of a minibatch are averaged.
 
     loss = − Σ_i Σ_t  w_i · objective_{i,t}
 
@@ -6,7 +6,7 @@
     loss_totals   -> sums of these; the totals of parts add up to those of the whole
     loss_weights  -> w_i, from a part's |o_i| and the totals of the *whole* minibatch
 
-The whole minibatch comprises all micro-batches of all learners. So the losses and gradients
+The whole minibatch comprises all micro-batches of all learners. Therefore the losses and gradients
 of any split add up to those of the whole, also where the completions of one group are in
 several parts.
 """

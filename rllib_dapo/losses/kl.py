@@ -27,7 +27,7 @@ def kl_estimate(
 
     The estimators are those of joschu.net/blog/kl-approx.html; the expectation is over
     tokens sampled from π_θ itself. In a *loss*, the expectation of the gradient counts
-    instead, which differs (arXiv 2506.09477). For tokens sampled from π_θ:
+    instead, and that is another quantity (arXiv 2506.09477). For tokens sampled from π_θ:
 
     ```
     E[∇k1] = E[∇ log π_θ] = 0            no regularisation: useful as a metric or in a reward

@@ -1,9 +1,9 @@
-"""What the completion tokens of one micro-batch contribute to the objective.
+"""The objective of each completion token of one micro-batch.
 
     J = w · clipped(r, Â)  −  kl_coeff · KL(π_θ ‖ π_ref)  +  entropy_coeff · H(π_θ)
 
-per token, where w is the importance weight (`importance_sampling`). The mean over tokens is
-not taken here: `losses.aggregation` computes its weights from the whole minibatch.
+Here w is the importance weight (`importance_sampling`). The mean over the tokens is not taken here,
+because its weights come from the whole minibatch (`losses.aggregation`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cutting a `TokenBatch` into minibatches, learners' shares and padded micro-batches.
+"""Functions that cut a `TokenBatch` into minibatches, learners' shares and micro-batches.
 
     TokenBatch --minibatches--> TokenBatch per optimizer step
                --split_for_ranks--> TokenBatch per learner

@@ -1,4 +1,4 @@
-"""How the causal language model is loaded for training, and in which precision it computes.
+"""Loads the causal language model for training, and sets the precision of its forward pass.
 
 Parameters are always float32: an AdamW step at a learning rate of 1e-6 is smaller than the
 spacing of bfloat16 around most weights and would be rounded away. `compute_context` computes

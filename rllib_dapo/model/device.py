@@ -1,4 +1,4 @@
-"""What this process computes with: its device, and how many CPU threads."""
+"""The device and the number of CPU threads with which this process computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which model a name means, and what its configuration files say about it."""
+"""Finds the model that a name means, and reads its configuration files and tokenizer."""
 
 from __future__ import annotations
 

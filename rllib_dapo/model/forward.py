@@ -36,7 +36,7 @@ def completion_logprobs(
         predictors: int64[T], which of the base model's states, end to end, predicts each
             target (`PackedRows`, `PaddedRows`).
         targets: int64[T], token ids.
-        temperature: of the sampling distribution.
+        temperature: the temperature of the sampling distribution.
         compute_dtype: the number format of matrix products.
         with_entropy_grad: True gives the entropies a gradient, too.
 

@@ -1,4 +1,4 @@
-"""LoRA (arXiv 2106.09685): train small adapters beside frozen weights.
+"""LoRA (arXiv 2106.09685): trains small adapters beside frozen weights.
 
     h = W·x + s·B·A·x        s = alpha / rank, A [rank, in], B [out, rank], B = 0 at first
 
@@ -82,7 +82,7 @@ def check_lora(
 
     Args:
         model_config: the transformers configuration.
-        rank: see `add_lora`, also for the next two.
+        rank: see `add_lora`.
         alpha: see `add_lora`.
         target_modules: see `add_lora`.
 

@@ -118,12 +118,12 @@ def check_adapter_state(state: Mapping[str, Tensor], layout: LoRALayout) -> None
         SettingError: names or shapes differ.
     """
     expected = layout.shapes
-    missing, surplus = sorted(expected.keys() - state), sorted(state.keys() - expected)
-    if missing or surplus:
+    missing, unexpected = sorted(expected.keys() - state), sorted(state.keys() - expected)
+    if missing or unexpected:
         raise SettingError(
             "lora_target_modules: the checkpoint has other adapters than this run (missing "
-            f"{some_of(missing)}; surplus {some_of(surplus)}). Use the setting of the run that "
-            "saved it.",
+            f"{some_of(missing)}; unexpected {some_of(unexpected)}). Use the setting of the run "
+            "that saved it.",
             "lora_target_modules",
         )
     for name, shape in expected.items():

@@ -1,4 +1,4 @@
-"""Which models can read packed rows, told from their configuration and class."""
+"""Tells from a model's configuration and class whether it can read packed rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _class_reason(config: Any) -> str | None:
 
 def _layer_reason(text: Any, longest: int) -> str | None:
     """Return why the settings of the language model's layers forbid packing, or None."""
-    # `is_decoder` is no evidence: GPT-NeoX, which is causal, leaves it False. The attention of
+    # `is_decoder` tells nothing: GPT-NeoX, which is causal, leaves it False. The attention of
     # an encoder is refused when it is called.
     if not getattr(text, "is_causal", True) or getattr(text, "use_bidirectional_attention", False):
         return "has attention that is not causal"

@@ -143,7 +143,7 @@ def load_full_optimizer_state(optimizer: Optimizer, state: Mapping[str, Any]) ->
         )
     parts = {
         number: {
-            # These are copies, because the optimizer writes into them. `step` is no slice.
+            # These are copies, because the optimizer writes into them. `step` is not sliced.
             key: _part_for(param, value, f"{key} of parameter {number}").clone()
             if np.ndim(value)
             else torch.tensor(float(value))

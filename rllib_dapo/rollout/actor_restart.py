@@ -1,10 +1,10 @@
 """The start of an actor that Ray has started again.
 
 Ray starts an actor again when its process has ended, but never when its constructor raises.
-What a new process meets may pass, however: GPU memory that the process before has not given back
-yet, or a file server that is slow. So a failure ends the process instead, and Ray tries once
-more, as often as `max_num_env_runner_restarts` says. An actor's first process raises, because
-its error is one of the settings and has to be seen.
+In a new process, however, the cause of a failure may pass: the previous process may not have given
+back its GPU memory yet, or a file server may be slow. Therefore a failure ends the process instead,
+and Ray tries again, as often as `max_num_env_runner_restarts` says. An actor's first process
+raises, because its error is probably one of the settings, which the user has to see.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class CompletionPipeline:
         engine: the engine; no one else may use it from now on.
         score: makes a group of each finished request.
         own_threads: whether the pipeline has threads; False works inside `collect`.
-        cpu_threads: CPU threads of the engine; None: as many as the process has.
+        cpu_threads: the number of CPU threads of the engine; None leaves that of the process.
         scorers: how many of the pipeline's own threads call `score` at once. With more than
             one, groups need not come out in the order in which their requests finished.
 

@@ -44,7 +44,7 @@ class KeepRate:
         return {"kept": self._kept, "sampled": self._sampled}
 
     def set_state(self, state: dict[str, float]) -> None:
-        """Go on where the state was taken."""
+        """Continue from a saved state."""
         self._kept, self._sampled = float(state["kept"]), float(state["sampled"])
 
 

@@ -1,8 +1,8 @@
 """Dynamic sampling: request problems until N groups carry a signal (§3.2 and Eq. 11 of DAPO).
 
-This file holds control flow only, no Ray and no engine. There are no rounds: further problems
-are requested as soon as the groups that came back show that they are needed, while others are
-still in flight.
+This file holds control flow only; it uses neither Ray nor an engine. There are no rounds: further
+problems are requested as soon as the groups that came back show that they are needed, while others
+are still in flight.
 
     sampler = DynamicSampler(wanted=512, max_problems=30 * 512)
     while not sampler.done:
@@ -55,7 +55,9 @@ _LARGEST_LEAD = 4
 
 
 class DynamicSampler:
-    """Keeps the books of one batch of groups; the module shows the loop around it.
+    """Decides for one batch which problems to request and which groups to train on.
+
+    The docstring of the module shows the loop around it.
 
     Args:
         wanted: N, groups of a full batch; at least 1.
@@ -64,8 +66,8 @@ class DynamicSampler:
             Failed groups are replaced in either case.
         at_limit: what `result` does when `max_problems` did not suffice: `error` raises,
             `train_on_partial` returns the groups there are, `skip` returns none.
-        keep_rate: the estimate from earlier batches; None: there is none. The sampler only
-            reads it: teach it `observed` when the batch is done.
+        keep_rate: the estimate from earlier batches, or None. The sampler only reads it; pass
+            `observed` to its `learn` when the batch is done.
         order: in which order groups count; see `RequestedProblems`.
         margin: standard deviations of safety in what is requested. A larger margin means less
             waiting for a second request and more surplus; use 0 where surplus is thrown away.
@@ -145,8 +147,8 @@ class DynamicSampler:
         """Take in a group and say what becomes of it, also after the batch is full.
 
         Returns:
-            The verdict. None: the group is ignored and counted in `duplicates`, because its
-            problem is resolved already or was never noted. A problem that is asked again
+            The verdict, or None if the group is ignored and counted in `duplicates`, because its
+            problem is resolved already or was never noted. A problem that is requested again
             because its runner seemed dead may come back twice, the second time after its batch
             is over.
         """
@@ -240,7 +242,7 @@ class DynamicSampler:
         if not self.done:
             raise SamplingError(
                 f"the batch is not done: {len(self._chosen)} of {self.wanted} groups are there, "
-                f"{len(self.in_flight)} problems in flight and {self.demand} to be asked for"
+                f"{len(self.in_flight)} problems in flight and {self.demand} to request"
             )
         if not self.full and self.at_limit == "error":
             raise SamplingError(shortfall(self.progress, self._last_failure))

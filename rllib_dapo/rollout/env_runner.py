@@ -1,7 +1,7 @@
 """An RLlib EnvRunner with a vLLM engine inside.
 
-It is given references to problems, poses them, has the engine answer each G times, has the
-answers scored, and hands back groups as they finish.
+The runner receives references to problems and poses each problem. Its engine samples G completions
+of each, the environment scores them, and the runner returns each group when it is finished.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
 SCORERS = 4
-"""Groups that are scored at once, so that a few that take long do not hold up the others."""
+"""The number of groups scored at once. With several, slow groups do not hold up the others."""
 
 
 class DAPOEnvRunner(EnvRunner, Checkpointable):
@@ -115,7 +115,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """Sample whole groups as RLlib episodes, for use outside of DAPO's training step.
 
         Args:
-            num_episodes: answers, rounded up to whole groups; None: one group.
+            num_episodes: the number of completions, rounded up to whole groups; None samples one
+                group.
             **kwargs: RLlib's; none is used.
         """
         size = self.config.group_size
@@ -138,7 +139,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return [episode for group in groups for episode in as_episodes(group)]
 
     def get_metrics(self) -> Any:
-        """RLlib's hook; DAPO's metrics are made where all groups come together."""
+        """RLlib's hook; the driver computes DAPO's own metrics, from the groups of all runners."""
         return self.metrics.reduce()
 
     def stop(self) -> None:
@@ -190,7 +191,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """Accept the problems of a job, and return the groups that have finished.
 
         Args:
-            job: further problems; None: there are none.
+            job: further problems, or None.
             seconds: how long to wait at most; the call returns sooner if something is finished.
         """
         groups: list[Group] = []
@@ -271,7 +272,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         def submit(engine: InferenceEngine) -> None:
             if job.weights_version not in (None, engine.weights_version):
                 raise EngineError(
-                    f"asked to answer with weights of version {job.weights_version}, but has "
+                    f"asked to sample with weights of version {job.weights_version}, but has "
                     f"version {engine.weights_version}"
                 )
             for request_id, token_ids, seed in requests:

@@ -76,7 +76,7 @@ class BatchProgress:
         wanted: N, groups of a full batch.
         dropped: groups dropped so far, by verdict.
         carried: groups among the kept ones that came from the buffer.
-        asked: problems requested anew for this batch.
+        asked: problems newly requested for this batch.
         resolved: groups that came back, kept or dropped, without those from the buffer.
         in_flight: problems that were requested, for this batch or before, and are not resolved.
         limit: the largest number of problems that may be requested.
@@ -106,7 +106,7 @@ def shortfall(progress: BatchProgress, last_failure: str | None) -> str:
     failure = f" The last failure was: {last_failure}." if last_failure else ""
     rounds = progress.limit / progress.wanted
     return (
-        f"dynamic sampling kept {progress.kept} of {progress.wanted} groups and has asked for "
+        f"dynamic sampling kept {progress.kept} of {progress.wanted} groups and has requested "
         f"{progress.asked} problems, all that max_sampling_rounds={rounds:g} allows "
         f"(times groups_per_batch={progress.wanted}); of {progress.resolved} groups sampled it "
         f"dropped {reasons or 'none'}.{remedy}{failure} Or raise max_sampling_rounds, lower "

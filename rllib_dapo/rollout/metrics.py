@@ -1,4 +1,7 @@
-"""The numbers of one iteration's rollouts and of an evaluation; keys: see `metrics`."""
+"""Computes the metrics of an iteration's rollouts and of an evaluation.
+
+`rllib_dapo.metrics` describes the keys.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from rllib_dapo.types import Completion, Group
 
 
 def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
-    """Numbers that any set of completions has."""
+    """Return the metrics of any set of completions."""
     lengths = np.array([len(c.token_ids) for c in completions], dtype=np.float64)
     return {
         "accuracy": _mean([c.correct for c in completions]),
@@ -115,7 +118,7 @@ def batch_metrics(
 
 
 def rollout_metrics(batch: RolloutBatch, settings: RunSettings) -> dict[str, float]:
-    """Everything that one iteration's batch says about its sampling."""
+    """Return all metrics of the sampling for one iteration's batch."""
     values = batch_metrics(
         batch.sampled,
         batch.groups,

@@ -34,7 +34,7 @@ class ProblemQueue:
         self._waiting.extend(refs)
 
     def next(self) -> ProblemRef | None:
-        """Take out the first problem that is no suspect; None if there is none."""
+        """Take out the first problem that is not a suspect; None if there is none."""
         return self._waiting.popleft() if self._waiting else None
 
     def next_suspect(self) -> ProblemRef | None:
@@ -68,7 +68,7 @@ class ProblemQueue:
         return given_up
 
     def resolve(self, ref: ProblemRef) -> None:
-        """Forget the failed attempts on a problem that has been answered or given up."""
+        """Forget the failed attempts on a problem that has a group or was given up."""
         self._failed_attempts.pop(ref, None)
 
     def withdraw(self) -> list[ProblemRef]:

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # Rendering takes about 0.1 ms a problem. Of more different problems than this, those with long
 # prompts are found, dropped and counted when they come up.
 _LARGEST_SCAN = 100_000
-_CHUNK = 2_048  # prompts tokenised at once
+_CHUNK = 2_048  # the number of prompts tokenised at once
 
 
 class ProblemSource:
@@ -100,7 +100,7 @@ class _Posed:
 
     Attributes:
         size: the number of problems; None if there is no end.
-        fitting: the indices of the problems whose prompt fits; None: the set is endless, or too
+        fitting: the indices of the problems whose prompt fits; None if the set is endless, or too
             large to look at.
         mixture: the mixture over the fitting problems, if they come from several sources.
         problems: the texts of the problems, if the environment has `env.unwrapped.problems`.
@@ -142,7 +142,7 @@ def _fitting_problems(
         config: the settings that say how problems are rendered.
         setting: the name of the environment in messages.
         size: the number of problems.
-        same: int64[size], equal numbers for equal problems; None: each one is looked at.
+        same: int64[size], equal numbers for equal problems; None looks at each problem.
     """
     numbers = np.arange(size) if same is None else same
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
@@ -179,7 +179,7 @@ def _observations(env: Any, indices: list[int]) -> Iterator[list[Any]]:
 
 
 def _warn_of_overlap(training: _Posed, evaluation: _Posed) -> None:
-    """Warn if evaluation poses problems that are also trained on."""
+    """Warn if some evaluation problems are also training problems."""
     if training is evaluation:
         if training.size is not None:
             logger.warning(

@@ -1,4 +1,4 @@
-"""Progress of the iteration that is being sampled.
+"""Shows the progress of the iteration that is being sampled.
 
 A process with a terminal shows a bar. A trial of Tune has no terminal: it leaves a line of text
 in its folder, and the command that started the run shows it (`cli.console`).
@@ -28,7 +28,7 @@ _REASONS = {
 
 
 def describe(progress: BatchProgress) -> str:
-    """What is in flight, and what was dropped and why.
+    """Say how much is in flight, and how much was dropped and why.
 
     Example: `12 in flight, dropped 9 (2 all wrong, 7 all correct)`.
     """
@@ -47,7 +47,7 @@ class RolloutProgress:
         wanted: groups of a full batch.
         iteration: the number of the iteration, from 1.
         mode: the setting `progress`.
-        folder: the folder that gets the line when there is no terminal; None: no line is written.
+        folder: the folder that gets the line when there is no terminal; None writes no line.
     """
 
     def __init__(self, wanted: int, iteration: int, mode: ProgressMode, folder: str | None) -> None:

@@ -79,7 +79,7 @@ class RequestedProblems:
         """Mark a problem as resolved.
 
         Returns:
-            The positions that are released now, in order. None: the problem is not in flight.
+            The positions that are released now, in order, or None if the problem is not in flight.
         """
         if self._in_flight.pop(position, None) is None:
             return None

@@ -2,11 +2,11 @@
 
     problems ─> DynamicSampler ─ask─> RunnerPool ─groups─> DynamicSampler ─> batch
        ^                                                        │
-       └── asked again (abort), still in flight (continue) <────┴──> buffer for the next batch
+       └── to request again (abort), in flight (continue) <────┴──> buffer for the next batch
 
-The sampler says how many problems to request and the pool has them answered. No problem is
-lost in between: it ends in a batch, in the buffer, in the counts of what was dropped, or it is
-asked again.
+The sampler says how many problems to request, and the pool has runners sample their completions.
+No problem is lost: its group ends in a batch, in the buffer or in the counts of dropped groups, or
+the problem is requested again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef
 
 # Standard deviations of safety in what a batch requests. A batch that is short of a single
-# group waits for one whole completion more; surplus groups come first in the next batch, but
-# are staler there.
+# group waits for one whole completion more; surplus groups are buffered and come first in the
+# next batch, but are staler there.
 _MARGIN = 1.0
 
 
@@ -41,7 +41,7 @@ class RolloutBatch:
         counts: the number of these by verdict (`DynamicSampler.counts`).
         progress: how the batch was filled.
         expired: groups of the buffer that were too stale for it.
-        surplus: kept groups that are not in the batch.
+        surplus: the number of kept groups that are not in the batch and went into the buffer.
         keep_rate: estimated share of groups that are kept.
         seconds: how long sampling took.
         busy_share: share of that time in which the engines computed, mean over the runners.
@@ -77,12 +77,13 @@ class FilledBatch:
 
 
 class Rollouts:
-    """Samples batches, and has evaluation problems answered.
+    """Samples the batches of training and the groups of evaluation.
 
     Args:
-        config: how many groups, and what to do with problems in flight and surplus groups.
+        config: the settings that say how many groups a batch has, and what happens to problems in
+            flight and to surplus groups.
         pool: the runners.
-        problems: the stream.
+        problems: the stream of problems.
     """
 
     def __init__(self, config: RunSettings, pool: RunnerPool, problems: ProblemSource) -> None:
@@ -91,7 +92,7 @@ class Rollouts:
         self._problems = problems
         self._keep_rate = KeepRate(config.groups_per_batch)
         self._buffer = GroupBuffer(config.max_staleness)
-        self._withdrawn: tuple[ProblemRef, ...] = ()  # to be asked again first (`abort`)
+        self._withdrawn: tuple[ProblemRef, ...] = ()  # requested again first (`abort`)
         self._in_flight: tuple[ProblemRef, ...] = ()  # left to the next batch (`continue`)
         self._arrived: list[Group] = []  # groups of `_in_flight` that came during an evaluation
 
@@ -134,7 +135,7 @@ class Rollouts:
         return batch
 
     def wait_for_in_flight(self, batch: FilledBatch) -> None:
-        """Wait for what must still be answered with the present weights, if anything."""
+        """Wait for the problems in flight that must be completed with the present weights."""
         started = time.perf_counter()
         while self._config.unfinished_groups == "finish" and batch.sampler.in_flight:
             batch.add(self._pool.poll())
@@ -162,7 +163,7 @@ class Rollouts:
         )
 
     def _start_batch(self) -> FilledBatch:
-        """A new batch with what is there already: the buffer, and problems asked before."""
+        """Begin a batch with what there is: buffered groups, and problems requested before."""
         config = self._config
         sampler = DynamicSampler(
             config.groups_per_batch,
@@ -186,7 +187,7 @@ class Rollouts:
     # -- Evaluation -----------------------------------------------------------------------
 
     def answer(self, refs: Sequence[ProblemRef]) -> list[Group]:
-        """Have evaluation problems answered, which no batch waits for."""
+        """Sample and score completions of evaluation problems; these count for no batch."""
         self._pool.ask(refs)
         missing, groups = set(refs), []
         while missing:
@@ -201,7 +202,7 @@ class Rollouts:
     # -- State ----------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The place in the stream and the buffer; problems in flight will be asked again."""
+        """Return the place in the stream, the buffer, and the problems to request again."""
         again = {ref.position: ref for ref in (*self._withdrawn, *self._in_flight)}
         return {
             "problems": self._problems.get_state(),
@@ -211,7 +212,7 @@ class Rollouts:
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Go on where the state was taken.
+        """Continue from a saved state.
 
         Raises:
             SettingError: the state belongs to another data set, mixture or seed.

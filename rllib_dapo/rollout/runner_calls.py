@@ -42,7 +42,7 @@ class CallFailure:
 
 @dataclass(frozen=True, slots=True)
 class CallResults:
-    """What one call to several runners brought; each runner is in one of the two.
+    """The results of one call to several runners; each runner is in one of the two mappings.
 
     Attributes:
         values: what each runner returned.
@@ -154,7 +154,7 @@ class LocalCalls(RunnerCalls):
         return [LOCAL_RUNNER]
 
     def handles(self) -> Mapping[int, Any]:
-        """Empty: the local runner is no actor."""
+        """Return no handle, because the local runner is not an actor."""
         return {}
 
     def start(self, runner: int, job: SamplingJob | None, seconds: float) -> bool:
@@ -181,10 +181,10 @@ class LocalCalls(RunnerCalls):
             return CallResults(failures={LOCAL_RUNNER: _failure(error)})
 
     def kill(self, runner: int) -> None:
-        """Do nothing: nobody would start the local runner again."""
+        """Do nothing, because nothing would start the local runner again."""
 
     def returned(self) -> list[int]:
-        """Empty: the local runner never leaves."""
+        """Return an empty list, because the local runner is never lost."""
         return []
 
 

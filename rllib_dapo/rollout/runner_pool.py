@@ -5,9 +5,10 @@
         for group in pool.poll(): ...    # in the order in which they finish
 
 The runner with the least to do gets the next problem. Each runner has a little more in flight
-than its engine computes at once, so that no engine waits for a message. Which runner answers does
-not change the completions (`sampling_job.completion_seed`). If a runner dies, hangs or fails, its
-problems are asked again elsewhere; it returns to service only with the present weights.
+than its engine computes at once, so that no engine waits for a message. The
+completions do not depend on the runner that samples them (`sampling_job.completion_seed`). If a
+runner dies, hangs or fails, other runners get its problems; it returns to service only with the
+present weights.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class RunnerState:
     """What the pool knows of one runner.
 
     Attributes:
-        in_flight: the problems it is to answer.
-        unsent: those of them that it has not been told of yet.
+        in_flight: the problems assigned to it.
+        unsent: those of them that no message has told it about yet.
         calling: True while a call to it is in flight.
         steps: engine steps it has reported; -1 before its first reply.
         last_progress: when it last made progress or was idle, by `time.monotonic`.
@@ -64,7 +65,7 @@ class RunnerState:
     busy_s: float = 0.0
 
     def assign(self, ref: ProblemRef) -> None:
-        """Have it answer a problem."""
+        """Assign a problem to this runner."""
         if not self.in_flight:
             self.last_progress = time.monotonic()
         self.in_flight[ref] = None
@@ -83,7 +84,7 @@ class RunnerPool:
         config: group sizes, sampling, and how long to wait for runners.
         seed: the seed of the run.
         send_weights: sends the present weights to runners that have come back, and returns those
-            that took them over; None: they have to wait for the next sync.
+            that took them over, or None if they have to wait for the next sync.
 
     Attributes:
         weights_version: the version of the weights that the runners have; jobs carry it.
@@ -129,12 +130,12 @@ class RunnerPool:
 
     @property
     def in_flight(self) -> int:
-        """Number of problems asked and not answered."""
+        """The number of problems whose groups have not come back."""
         waiting = len(self._queue) + len(self._given_up)
         return waiting + sum(len(runner.in_flight) for runner in self._runners.values())
 
     def ask(self, refs: Sequence[ProblemRef]) -> None:
-        """Have problems answered, after those already asked."""
+        """Add problems to sample, behind those that were added before."""
         self._queue.add(refs)
 
     def poll(self) -> list[Group]:
@@ -158,8 +159,8 @@ class RunnerPool:
         """Stop all work.
 
         Returns:
-            Groups that have finished since the last poll, and the problems that are not
-            answered, in the order of their positions.
+            The groups that have finished since the last poll, and the problems without a group, in
+            the order of their positions.
         """
         groups = self._settle() + self._given_up
         self._given_up = []
@@ -240,7 +241,7 @@ class RunnerPool:
     def _take(self, number: int, reply: RunnerReply) -> list[Group]:
         """Take in a reply; returns its groups, each problem's only once."""
         runner = self._runners.get(number)
-        if runner is None:  # it was lost meanwhile, and its problems are asked elsewhere
+        if runner is None:  # it was lost meanwhile, and other runners have its problems
             return []
         runner.calling = False
         if reply.steps != runner.steps or reply.groups or not reply.unfinished:
@@ -294,18 +295,18 @@ class RunnerPool:
         self._back.clear()
 
     def _lose(self, number: int, kind: str, reason: str) -> None:
-        """Take a runner out of service: ask its problems again, and kill it if it still runs."""
+        """Take a runner out of service: requeue its problems, and kill it if it still runs."""
         runner = self._runners.pop(number)
         self.lost[kind] += 1
         self._reason = reason
         logger.warning(
-            "runner %d %s (%s); its %d problems are asked again", number, kind, reason,
+            "runner %d %s (%s); its %d problems are sampled again", number, kind, reason,
             len(runner.in_flight),
         )  # fmt: skip
         if kind != "died":
             self._calls.kill(number)
         limit = self._config.max_problem_attempts
-        why = f"{limit} runners failed while they answered it (max_problem_attempts={limit})"
+        why = f"{limit} runners failed while they sampled it (max_problem_attempts={limit})"
         for ref in self._queue.ask_again(list(runner.in_flight)):
             self._given_up.append(failed_group(ref, f"{why}: {reason}", self.weights_version))
 

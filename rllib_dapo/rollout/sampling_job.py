@@ -15,7 +15,7 @@ LOCAL_RUNNER = 0
 
 @dataclass(frozen=True, slots=True)
 class SamplingJob:
-    """Problems for a runner to answer, in addition to those it has already.
+    """Problems for a runner to sample, in addition to those it has already.
 
     Attributes:
         refs: the problems; all for training, or all for evaluation.
@@ -23,8 +23,8 @@ class SamplingJob:
         sampling: the sampling parameters.
         seed: the seed of the run; together with a problem's position it determines the random
             streams of the problem's completions.
-        weights_version: the version of the weights to sample with; None: whichever the runner
-            has.
+        weights_version: the version of the weights to sample with; None takes the runner's
+            present one.
     """
 
     refs: tuple[ProblemRef, ...]
@@ -40,7 +40,7 @@ class RunnerReply:
 
     Attributes:
         groups: groups finished since the last reply.
-        unfinished: problems that are still being answered or scored.
+        unfinished: the number of problems whose completions are being sampled or scored.
         steps: engine steps since the runner started; the number stands still if the engine hangs.
         busy_s: seconds the engine has computed since the runner started.
         capacity: completions that the engine computes at once.
@@ -75,7 +75,7 @@ def completion_seed(job: SamplingJob, ref: ProblemRef) -> int:
 
     It depends on the run's seed and the problem's position only. The completions are therefore
     the same whichever runner samples them, together with whatever other problems, and however
-    often the problem is asked.
+    often the problem is sampled.
     """
     return stream_seed(job.seed, ref.position, int(ref.evaluation))
 

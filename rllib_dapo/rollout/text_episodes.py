@@ -22,7 +22,7 @@ from rllib_dapo.rollout.engine.base import SampledCompletion
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 Scored = tuple[float | None, Mapping[str, Any]]
-"""What `step` says of a completion: its score and its info."""
+"""What `step` returns for a completion: its score and its info."""
 
 _NO_PROMPT = Prompt(token_ids=np.zeros(0, dtype=np.int64), text="")
 
@@ -30,18 +30,18 @@ _NO_PROMPT = Prompt(token_ids=np.zeros(0, dtype=np.int64), text="")
 class TextEpisodes:
     """Episodes in a runner's environments.
 
-    Any number of threads may pose problems and score groups. A group is scored in one call
-    where the environment offers `score_group`, and in an instance that nobody else uses
-    meanwhile, so that neither posing nor other groups wait for it. Other environments play
-    one completion after the other and are used by one thread at a time.
+    Any number of threads may pose problems and score groups. If the environment offers
+    `score_group`, a group is scored in one call, in an instance that no other thread uses
+    meanwhile, so that neither posing nor other groups wait for it. Other environments play one
+    completion after the other and are used by one thread at a time.
 
     Args:
         environment: returns the environment in which a problem is posed.
         another: makes another instance of that environment.
         renderer: turns what the environment poses into a prompt.
         tokenizer: decodes completions.
-        rewards: composes the reward with the user's reward functions; None: the environment's
-            score is the reward.
+        rewards: composes the reward with the user's reward functions; with None, the
+            environment's score is the reward.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ def _played(
 def failed_group(
     ref: ProblemRef, reason: BaseException | str, version: int, prompt: Prompt = _NO_PROMPT
 ) -> Group:
-    """The group of a problem that could not be posed, answered or scored."""
+    """Return the group of a problem that could not be posed, sampled or scored."""
     text = reason if isinstance(reason, str) else f"{type(reason).__name__}: {reason}"
     return Group(ref, prompt, (), version, failure=text)
 

@@ -1,4 +1,4 @@
-"""From scored groups to the batch the learner trains on.
+"""Turns scored groups into the batch that the learner trains on.
 
 reward = score + Σ weight · component + Eq. 13     (soft overlong punishment, when on)
 advantage = (reward - mean) / std over the group
@@ -21,11 +21,11 @@ from rllib_dapo.types import FloatArray, Group, IntArray, TokenBatch
 
 @dataclass(frozen=True, slots=True)
 class RewardShaping:
-    """Which parts of reward shaping by length, advantages and loss mask are on.
+    """The choices for the punishment of length, the advantages and the loss mask.
 
     Attributes:
         max_length: L_max of Eq. 13, tokens.
-        overlong_cache: L_cache of Eq. 13, tokens; None: no soft overlong punishment.
+        overlong_cache: L_cache of Eq. 13, tokens; None switches the punishment off.
         overlong_filtering: whether truncated completions are taken out of the loss.
         normalize_std: whether advantages are divided by the group's standard deviation.
         baseline: what the reward of a completion is compared with.
@@ -39,7 +39,7 @@ class RewardShaping:
 
     @classmethod
     def from_settings(cls, settings: DAPOSettings) -> RewardShaping:
-        """The shaping that a run's settings ask for."""
+        """Return the shaping that the settings of a run define."""
         soft = settings.soft_overlong_punishment
         return cls(
             max_length=settings.max_completion_length,

@@ -1,4 +1,4 @@
-"""Checks of settings: each value against its type and bounds, then several against each other.
+"""Checks each setting against its type and bounds, and the settings against each other.
 
 Nothing here needs the model, the environment, the data or the cluster; `algorithm.preflight`
 checks what does. Every message names the setting, its value and the remedy.
@@ -57,8 +57,8 @@ def check_value(name: str, value: Any, settings: DAPOSettings | None = None) -> 
 
     Args:
         name: the setting; functions that take its value as an argument check it with this, too.
-        value: what it is to be.
-        settings: where remedies read other settings; the defaults unless given.
+        value: the value to check.
+        settings: the settings whose values the remedies quote; the defaults unless given.
 
     Raises:
         SettingError: the value does not fit.
@@ -73,7 +73,7 @@ def check_value(name: str, value: Any, settings: DAPOSettings | None = None) -> 
 
 
 def word_for(name: str, value: Any) -> Any:
-    """The word that a YAML file meant where it holds a boolean, or else the value as it is.
+    """Return the word that a boolean in a YAML file stands for, or any other value as it is.
 
     YAML reads `on` and `off` without quotes as true and false. Where they are words of the
     setting (`progress: off`), the words are meant.
@@ -92,7 +92,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 def _complaint(
     name: str, kind: Any, value: Any, error: ValidationError, settings: DAPOSettings
 ) -> str:
-    """What is wrong with the value of a setting, and the remedy."""
+    """Say what is wrong with the value of a setting, and what to write instead."""
     first = error.errors()[0]
     parts = []
     if first["type"] not in _SAID_BY_THE_REMEDY:

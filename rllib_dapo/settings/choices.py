@@ -1,4 +1,4 @@
-"""The vocabulary of settings: their words, and how a setting says which values it takes.
+"""The types of settings: words to choose from, common bounds, and remedies.
 
 A setting is a field with a type, bounds (those of `annotated_types`) and a remedy:
 
@@ -35,7 +35,7 @@ Baseline = Literal["group_mean", "leave_one_out"]
 """Whether a reward is compared with the mean of all G rewards or of the G - 1 others."""
 
 ImportanceSampling = Literal["none", "token", "sequence"]
-"""Whether importance weights correct for the engine's arithmetic, and of what they are ratios."""
+"""Whether importance weights correct for the engine's arithmetic, per token or per completion."""
 
 RewardFailure = Literal["error", "drop_group", "zero"]
 """What becomes of a group in which a reward function gave no value for a completion."""
@@ -53,7 +53,7 @@ UnfinishedGroups = Literal["finish", "abort", "continue"]
 """What becomes of the groups that are in flight when a batch is full."""
 
 WeightSyncChoice = Literal["auto", "object_store", "cuda_ipc", "nccl"]
-"""How weights get from the learner into the engines."""
+"""How the weights travel from the learner to the engines."""
 
 ChatMode = Literal["auto", "always", "never"]
 """Whether prompts go through the tokenizer's chat template."""

@@ -1,11 +1,11 @@
-"""DAPO's settings: those of the model, the prompt, rewards and evaluation, and all others.
+"""The class of all DAPO settings, with those of the model, prompts, rewards and evaluation.
 
-Those of rollouts and of the learner stand in `rollout.py` and `learner.py`. Each setting is
-defined once, as a field: its type, its bounds and the remedy in the annotation, then its
-default, then its meaning, unit and the paper's value in the docstring below it. The checks
-(`checks.py`), the keywords of `DAPOConfig.training` and docs/settings.md follow from that.
+The settings of rollouts and of the learner are in `rollout.py` and `learner.py`. Each setting is
+defined once, as a field. Its annotation has the type, the bounds and the remedy; the docstring
+below it has the meaning, the unit and the paper's value. The checks (`checks.py`), the keywords
+of `DAPOConfig.training` and docs/settings.md are made from these definitions.
 
-The defaults of the objective are the paper's. The defaults of sizes fit the embedded model on a
+The defaults of the objective are the paper's. The default sizes fit the embedded model on a
 machine with two cores; `tuned_examples/dapo_qwen2.5_32b_aime.yaml` has the paper's sizes.
 """
 

@@ -1,4 +1,4 @@
-"""The names of settings: which there are, what old ones are called now, what a slip meant."""
+"""The names of settings: all present names, renamed ones, and suggestions for unknown ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], *, also: Iterable
         near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
         hint = f" Did you mean `{near[0]}`?" if near else ""
         raise SettingError(
-            f"`{key}` is no setting of DAPO or RLlib.{hint} DAPO's settings are listed in "
+            f"`{key}` is not a setting of DAPO or RLlib.{hint} DAPO's settings are listed in "
             "rllib_dapo/settings/ and docs/settings.md.",
             key,
         )

@@ -1,4 +1,4 @@
-"""Settings of rollouts: how problems are sampled, by which engines, with which weights."""
+"""Settings of rollouts: sampling, failing runners, engines and weight sync."""
 
 from __future__ import annotations
 

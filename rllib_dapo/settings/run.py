@@ -1,8 +1,8 @@
 """The settings of a run: DAPO's own and those of RLlib that DAPO reads.
 
 `DAPOConfig` is RLlib's `AlgorithmConfig` and a `RunSettings`. Code below the algorithm names
-only `RunSettings`, or the part of it that it reads, so that the type checker finds a misspelt
-setting and RLlib need not be installed.
+only `RunSettings`, or the part of it that it reads. So the type checker finds a misspelt setting,
+and that code works without RLlib.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class RLlibSettings(RLlibTrainingSettings):
 
 
 class RLlibState:
-    """Attributes of RLlib's `AlgorithmConfig` that DAPO reads and that are no settings."""
+    """Attributes of RLlib's `AlgorithmConfig` that DAPO reads and that are not settings."""
 
     framework_str: str
     algo_class: type | None

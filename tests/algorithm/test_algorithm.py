@@ -170,7 +170,7 @@ def test_a_reward_that_is_constant_for_ever_is_an_error_with_counts(build, scrip
     with pytest.raises(SamplingError) as caught:
         algorithm.train()
     assert f"12 {reason}" in str(caught.value)  # 3 times 4: bounded
-    assert "kept 0 of 4 groups and has asked for 12 problems" in str(caught.value)
+    assert "kept 0 of 4 groups and has requested 12 problems" in str(caught.value)
 
 
 def test_skip_goes_on_without_an_update(build):

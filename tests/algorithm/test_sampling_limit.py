@@ -67,7 +67,7 @@ def test_at_the_limit_the_error_has_counts_reasons_and_remedies(group_at, reason
     with pytest.raises(SamplingError) as caught:
         sampler.result()
     message = str(caught.value)
-    assert "kept 1 of 4 groups and has asked for 12 problems" in message
+    assert "kept 1 of 4 groups and has requested 12 problems" in message
     assert "max_sampling_rounds=3 allows (times groups_per_batch=4)" in message
     assert f"of 12 groups sampled it dropped 11 {reason}." in message
     assert f"Mostly {reason}: " in message

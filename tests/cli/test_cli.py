@@ -147,7 +147,7 @@ def test_vv_shows_the_traceback_too(runs: Runs, file: str) -> None:
         (["train", "file"], "CONFIG"),
         (["train", "--env", "x", "--config", "[1]"], "--config"),
         (["train", "--env", "x", "--experiment-name", "a/b"], "--experiment-name"),
-        (["evaluate", "/nowhere"], "/nowhere is no checkpoint"),
+        (["evaluate", "/nowhere"], "/nowhere is not a checkpoint"),
         (["example", "get", "nonsense"], "no example"),
     ],
 )

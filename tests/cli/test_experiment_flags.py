@@ -96,7 +96,7 @@ def test_flags_win() -> None:
     ("flags", "words"),
     [
         (Flags(stop="{"), "--stop:1:"),
-        (Flags(stop="3"), "--stop: '3' is no mapping"),
+        (Flags(stop="3"), "--stop: '3' is not a mapping"),
         (Flags(stop='{"training_iterations": 3}'), "did you mean"),
         (Flags(scheduler_config="[1]"), "--scheduler-config"),
         (Flags(num_samples=0), "--num-samples"),

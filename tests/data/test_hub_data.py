@@ -204,7 +204,7 @@ def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SettingError, match="was written by the `datasets` library") as caught:
         load_problems(tmp_path / "p")
     assert INSTALL in str(caught.value)
-    with pytest.raises(SettingError, match="is no file or folder here") as caught:
+    with pytest.raises(SettingError, match="is not a file or folder here") as caught:
         MathEnv(dataset="openai/gsm8k")
     assert INSTALL in str(caught.value)
     assert caught.value.setting == "env_config.dataset"

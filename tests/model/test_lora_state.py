@@ -171,7 +171,7 @@ def test_adapters_of_another_run_are_refused(qwen):
     small = adapter_state(model.state_dict(), layout)
     fewer = {name: t for name, t in small.items() if "q_proj" not in name}
     more = {**small, "lm_head.lora_A.default.weight": torch.zeros(3, 32)}
-    for state, words in ((fewer, "missing .*q_proj"), (more, "surplus .*lm_head")):
+    for state, words in ((fewer, "missing .*q_proj"), (more, "unexpected .*lm_head")):
         with pytest.raises(SettingError, match=words) as caught:
             check_adapter_state(state, layout)
         assert caught.value.setting == "lora_target_modules"

@@ -168,7 +168,7 @@ def test_what_is_withdrawn_does_not_come_back(runner):
 def test_weights_of_another_version_do_not_answer(runner):
     reply = runner.collect(replace(JOB, weights_version=3))
     assert reply.groups == ()
-    assert "asked to answer with weights of version 3, but has version 0" in reply.broken
+    assert "asked to sample with weights of version 3, but has version 0" in reply.broken
     runner.withdraw()
     assert collect_all(runner, replace(JOB, weights_version=0))
 

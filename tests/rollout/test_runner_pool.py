@@ -393,7 +393,7 @@ def test_a_problem_that_brings_down_every_runner_is_given_up_and_the_others_are_
     assert counted(groups) == Counter(range(8))
     (failed,) = [group for group in groups if group.failure is not None]
     assert failed.ref.position == 3
-    assert "5 runners failed while they answered it (max_problem_attempts=5)" in failed.failure
+    assert "5 runners failed while they sampled it (max_problem_attempts=5)" in failed.failure
 
 
 @pytest.mark.parametrize("how", ["dies", "breaks"])

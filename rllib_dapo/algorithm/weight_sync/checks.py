@@ -1,4 +1,4 @@
-"""Whether engine and learner have the same weights: when to check, and what to say if not.
+"""Checks whether engine and learner have the same weights.
 
 There are two checks. Checksums compare, tensor by tensor, what was sent with what arrived,
 before it is loaded. Parity compares the log-probabilities that learner and engine give a fixed

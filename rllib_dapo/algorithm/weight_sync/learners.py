@@ -1,6 +1,6 @@
-"""What the driver asks all learners at once, answered in their processes.
+"""Functions that the driver calls in the processes of all learners at once.
 
-RLlib ends a learner in which a function raises. Here a failure is returned like an answer.
+RLlib ends a learner in which a function raises. Here, a failure is returned as a value instead.
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ class LearnerWeights:
 class CheckedPass:
     """One pass through a source that always gets to its end, because other learners wait for it.
 
-    The thread that sends may still be running after the transfer was given up. So each tensor
-    is gathered by one thread only, in the order of the other learners, and after `finish` no
+    The thread that sends may still be running after the transfer was given up. Therefore each
+    tensor is gathered by one thread only, in the order of the other learners, and after `finish` no
     thread gets another one.
 
     Args:

@@ -118,7 +118,7 @@ class WeightSync:
         """Bring the weights of the last `send` to runners that have come back.
 
         Returns:
-            The runners that serve them now. None: all of them have to wait for the next `send`.
+            The runners that serve them now, or None if all have to wait for the next `send`.
         """
         delivery = self.transport.send_again(self._calls, runners)
         return None if delivery is None else self._report(delivery).served

@@ -69,7 +69,7 @@ class TransferClient:
 
         Args:
             version: the version of its weights.
-            checksums: filled while tensors are sent, compared at the end; None: no check.
+            checksums: filled while tensors are sent, compared at the end; None checks nothing.
         """
         self._version, self._checksums = version, checksums
 

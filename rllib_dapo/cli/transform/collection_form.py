@@ -1,4 +1,4 @@
-r"""Points, intervals and their unions, sets, matrices: answers made of several scalars."""
+r"""Rules for answers made of several scalars: points, intervals, unions, sets and matrices."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ _INFINITY = re.compile(r"([+-]?)\s*\\infty\Z")
 
 
 def collection(text: str, problem: str) -> Transformed | None:
-    """Read a point, an interval, a union of intervals, a set or a matrix; None if it is none.
+    """Transform a point, an interval, a union of intervals, a set or a matrix.
+
+    Returns:
+        The new question and answer, or None if the text is none of these.
 
     Raises:
-        RefusalError: it is one, and cannot be asked about without doubt.
+        RefusalError: the text is one of these, but no question about it has exactly one answer.
     """
     if "\\cup" in text:
         return _union(text, problem)
@@ -60,7 +63,7 @@ def _point(entries: list[str], problem: str) -> Transformed:
 
 
 Bound = Scalar | None
-"""The end of an interval; None is infinite."""
+"""One end of an interval; None stands for infinity."""
 
 
 def _interval(match: re.Match[str]) -> tuple[Template, Bound, Bound]:
@@ -95,7 +98,7 @@ def _union(text: str, problem: str) -> Transformed:
     for piece in text.split("\\cup"):
         match = _BRACKETED.match(piece.strip())
         if match is None or "," not in match[2]:
-            raise RefusalError(UNKNOWN_FORM, "a union of something else than intervals")
+            raise RefusalError(UNKNOWN_FORM, "a union of something other than intervals")
         intervals.append(_interval(match))
     for (_, _, upper), (_, lower, _) in pairwise(intervals):
         if upper is None or lower is None or approximate(upper) > approximate(lower):
@@ -114,7 +117,7 @@ def _set(inside: str, problem: str) -> Transformed:
 
 def _matrix(kind: str, inside: str, problem: str) -> Transformed:
     if kind == "vmatrix":
-        raise RefusalError(UNKNOWN_FORM, "a determinant that is still to be worked out")
+        raise RefusalError(UNKNOWN_FORM, "a determinant that is not worked out")
     rows = [row.split("&") for row in inside.rstrip("\\ ").split("\\\\")]
     if len({len(row) for row in rows}) > 1:
         raise RefusalError(UNKNOWN_FORM, "a matrix with rows of different lengths")

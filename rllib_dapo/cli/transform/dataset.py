@@ -41,8 +41,8 @@ def transform_dataset(
         options: how the model is asked.
         batch_size: rows per batch; a killed run repeats at most the last batch.
         restart: discard what an earlier run left.
-        progress: wraps the batches. It gets them, the number of rows of the input, and how many
-            of these an earlier run has settled.
+        progress: wraps the batches. It gets the batches, the number of rows of the input, and
+            the number of rows that an earlier run has settled.
 
     Raises:
         DataError: the input cannot be read.

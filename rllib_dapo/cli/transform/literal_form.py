@@ -1,4 +1,9 @@
-r"""Answers of a fixed shape: decimals, bases, times, ratios, powers, polynomials and more."""
+r"""Rules for answers of a fixed shape: decimals, bases, times, ratios, powers, polynomials etc.
+
+Each rule takes the answer's text without its unit, the unit in words (None without a unit) and
+the problem's text. It returns None if the answer does not have the rule's shape, and raises
+`RefusalError` if the answer has the shape but cannot be asked about.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,10 @@ from rllib_dapo.cli.transform.question import (
     free_letters,
 )
 from rllib_dapo.cli.transform.scalar_form import from_fraction, scalar_template
-from rllib_dapo.cli.transform.template import Part, Piece, Template
+from rllib_dapo.cli.transform.template import AnswerPart, Piece, Template
 
 MAX_PLACES = 12
-"""Most digits after the decimal point."""
+"""The largest number of digits after the decimal point that is read."""
 
 _DECIMAL = re.compile(r"([+-]?)([0-9]{0,15})\.([0-9]+)\Z")
 _REPEATING = re.compile(r"([+-]?)([0-9]{0,9})\.([0-9]{0,9})\\overline\{([0-9]{1,9})\}\Z")
@@ -39,7 +44,7 @@ _MONOMIAL = re.compile(r"([+-]?)([0-9]{0,15})(?:([a-z])(?:\^(?:\{([0-9]{1,3})\}|
 
 
 def decimal(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`12.50`: the digits before and behind the point, as one integer."""
+    """For `12.50`, ask for the digits before and after the decimal point as one integer, 1250."""
     match = _DECIMAL.match(text)
     if match is None:
         return None
@@ -59,7 +64,7 @@ def decimal(text: str, unit: str | None, problem: str) -> Transformed | None:
 
 
 def repeating_decimal(text: str, unit: str | None, problem: str) -> Transformed | None:
-    r"""`0.1\overline{6}`, as the fraction it is."""
+    r"""For `0.1\overline{6}`, ask for the parts of the fraction that it equals."""
     match = _REPEATING.match(text)
     if match is None:
         return None
@@ -74,7 +79,7 @@ def repeating_decimal(text: str, unit: str | None, problem: str) -> Transformed 
 
 
 def scientific(text: str, unit: str | None, problem: str) -> Transformed | None:
-    r"""`3.2\times 10^5`: the digits of the first factor plus the exponent."""
+    r"""For `3.2\times 10^5`, ask for the digits of the first factor plus the exponent, 32 + 5."""
     match = _SCIENTIFIC.match(text)
     if match is None:
         return None
@@ -99,7 +104,7 @@ def scientific(text: str, unit: str | None, problem: str) -> Transformed | None:
 
 
 def base(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`132_7`: the same number in base 10."""
+    """For `132_7`, ask for the same number in base 10."""
     del unit, problem
     match = _BASE.match(text)
     if match is None:
@@ -121,14 +126,14 @@ def base(text: str, unit: str | None, problem: str) -> Transformed | None:
 
 
 def time_of_day(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`3:45 p.m.`: minutes from midnight."""
+    """For `3:45 p.m.`, ask for the number of minutes from midnight."""
     del unit, problem
     match = _TIME.match(text)
     if match is None:
         return None
     hour, minute = int(match[1]), int(match[2])
     if not 1 <= hour <= 12 or minute > 59:
-        raise RefusalError(UNKNOWN_FORM, "no time of a 12-hour clock")
+        raise RefusalError(UNKNOWN_FORM, "not a time on a 12-hour clock")
     minutes = (hour % 12 + 12 * (match[3].lower() == "p")) * 60 + minute
     return ask(
         "time_of_day",
@@ -139,60 +144,60 @@ def time_of_day(text: str, unit: str | None, problem: str) -> Transformed | None
 
 
 def ratio(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`3:4`: the sum of its terms."""
+    """For `3:4`, ask for the sum of the terms."""
     if not _RATIO.match(text):
         return None
     printed_terms = [term.strip() for term in text.split(":")]
     terms = [int(term) for term in printed_terms]
     if len(printed_terms[1]) == 2 and terms[0] <= 24 and terms[1] <= 59:
-        raise RefusalError(SEVERAL_READINGS, "a time or a ratio")
+        raise RefusalError(SEVERAL_READINGS, "it may be a time or a ratio")
     if 0 in terms or gcd(*terms) > 1 or any(t[0] == "0" for t in printed_terms):
         raise RefusalError(NOT_SIMPLIFIED, "a ratio not in lowest terms")
-    pieces: list[Piece] = [Part(terms[0])]
+    pieces: list[Piece] = [AnswerPart(terms[0])]
     for term in terms[1:]:
-        pieces += [":", Part(term)]
+        pieces += [":", AnswerPart(term)]
     template = Template(tuple(pieces), coprime=(tuple(range(len(terms))),))
     return ask_for_parts("ratio", template, problem, unit)
 
 
 def power(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`2^{10}`: the exponent, for the base that is printed."""
+    """For `2^{10}`, state the base and ask for the exponent, 10."""
     match = _POWER.match(text)
     if match is None:
         return None
     radix, exponent = int(match[1]), int(match[2] or match[3])
     if radix < 2 or exponent < 2:
         raise RefusalError(NOT_SIMPLIFIED, f"the power {text}")
-    template = Template((f"{radix}^{{", Part(exponent), "}"))
+    template = Template((f"{radix}^{{", AnswerPart(exponent), "}"))
     return ask_for_parts("power", template, problem, unit)
 
 
 def factorial(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`10!`: 10."""
+    """For `10!`, ask for the number before the exclamation mark, 10."""
     match = _FACTORIAL.match(text)
     if match is None:
         return None
     if int(match[1]) < 3:
         raise RefusalError(NOT_SIMPLIFIED, f"the factorial {text}")
-    return ask_for_parts("factorial", Template((Part(int(match[1])), "!")), problem, unit)
+    return ask_for_parts("factorial", Template((AnswerPart(int(match[1])), "!")), problem, unit)
 
 
 def logarithm(text: str, unit: str | None, problem: str) -> Transformed | None:
-    r"""`\ln 2`: 2."""
+    r"""For `\ln 2`, ask for the number whose logarithm it is, 2."""
     match = _LOGARITHM.match(text)
     if match is None:
         return None
     number = int(match[1] or match[2] or match[3])
     if number < 2:
         raise RefusalError(NOT_SIMPLIFIED, f"the logarithm of {number}")
-    return ask_for_parts("logarithm", Template(("\\ln ", Part(number))), problem, unit)
+    return ask_for_parts("logarithm", Template(("\\ln ", AnswerPart(number))), problem, unit)
 
 
 def polynomial(text: str, unit: str | None, problem: str) -> Transformed | None:
-    """`x^2-3x+2`: the sum of its coefficients.
+    """For `x^2-3x+2`, ask for the sum of the coefficients.
 
-    The letter must occur in the problem by itself: only then is it known what the
-    polynomial is in.
+    The letter must occur by itself in the problem. Otherwise it may not be the polynomial's
+    variable.
     """
     monomials = _monomials(text.replace(" ", ""))
     letters = {match[3] for match in monomials if match[3]}
@@ -216,7 +221,7 @@ def polynomial(text: str, unit: str | None, problem: str) -> Transformed | None:
 
 
 def _monomials(compact: str) -> list[re.Match[str]]:
-    """The terms of a polynomial from left to right; none if it is something else."""
+    """Match a polynomial's terms from left to right; the list is empty for any other text."""
     monomials: list[re.Match[str]] = []
     position = 0
     while position < len(compact):
@@ -235,6 +240,6 @@ def _sum_of_coefficients(monomials: list[re.Match[str]]) -> int:
         exponent = int(match[4] or match[5] or 1) if match[3] else 0
         coefficient = int(match[2] or 1) * (-1 if match[1] == "-" else 1)
         if exponent in coefficients or coefficient == 0 or (match[3] and exponent == 0):
-            raise RefusalError(NOT_SIMPLIFIED, "a polynomial that is not collected")
+            raise RefusalError(NOT_SIMPLIFIED, "a polynomial whose like terms are not collected")
         coefficients[exponent] = coefficient
     return sum(coefficients.values())

@@ -1,4 +1,8 @@
-r"""An answer as printed, made uniform: plain LaTeX without sizes, spaces and typographic twins."""
+r"""Brings the printed text of an answer into one form, and splits its unit off.
+
+The result is plain LaTeX without size and spacing commands, in which characters that look the same
+are the same.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ _UNIT_PHRASES = {"%": "as a percentage", "degree": "in degrees", "foot": "in fee
 
 
 def printed(answer: str) -> str:
-    """The answer without wrapping and spacing; fractions and roots with their braces."""
+    """Remove wrapping and spacing from an answer, and write fractions and roots with braces."""
     text = clean(same_characters(" ".join(answer.split())))
     text = clean(_SPACING.sub(" ", _SIZE.sub("", fraction_signs(text))))
     text = re.sub(r"\\[dtc]frac(?![A-Za-z])", r"\\frac", text)
@@ -37,15 +41,18 @@ def printed(answer: str) -> str:
 
 
 def without_groups(text: str) -> str:
-    r"""Thousands without their commas: `1,000\pi` as `1000\pi`."""
+    r"""Remove the commas between thousands: `1,000\pi` becomes `1000\pi`."""
     return _GROUP.sub(lambda match: re.sub(r"[^0-9]", "", match.group()), text)
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    r"""A trailing unit taken off: `12\pi \text{ cm}` as `12\pi` and `in centimetres`.
+    r"""Split a trailing unit off: `12\pi \text{ cm}` gives `12\pi` and `in centimetres`.
+
+    Returns:
+        The text without the unit, and the unit in words, or None if there is no unit.
 
     Raises:
-        RefusalError: there are words that are no known unit.
+        RefusalError: the text ends with words that are not a known unit.
     """
     match = _UNIT.search(text)
     if match is None or not match.start():
@@ -54,12 +61,12 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if unit is None:
         if "\\" in match[1] or len(match[1].strip()) > 1:
             raise RefusalError(WORDS, f"{match[1].strip()[:40]!r} is not a known unit")
-        return text, None  # a letter: a polynomial, perhaps
+        return text, None  # A single letter may be the variable of a polynomial.
     return text[: match.start()].strip(), unit_phrase(unit)
 
 
 def unit_phrase(unit: str | None) -> str | None:
-    """A canonical unit in words: `in square metres`."""
+    """Return a canonical unit in words, such as `in square metres`; None without a unit."""
     if not unit:
         return None
     name, _, power = unit.partition("^")

@@ -1,4 +1,4 @@
-"""The outcome of a transformation: an added sentence and a new answer, or a refusal."""
+"""The outcome of a transformation: an added question with its integer answer, or a refusal."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ UNREADABLE: Final = "unreadable row"
 
 
 class RefusalError(DAPOError):
-    """An answer that no rule may turn into an integer.
+    """The error raised for an answer that no rule can turn into an integer.
 
     Args:
-        reason: one of the constants of this module; the summary counts by it.
-        detail: what exactly stood in the way.
+        reason: one of the constants in this module; the summary counts refusals by reason.
+        detail: what in this answer led to the refusal.
     """
 
     def __init__(self, reason: str, detail: str) -> None:
@@ -37,23 +37,24 @@ class RefusalError(DAPOError):
         self.detail = detail
 
     def __reduce__(self) -> tuple[type[RefusalError], tuple[str, str]]:
-        """Pickle by parts."""
+        """Pickle the arguments; by default, pickle would pass only the joined message."""
         return type(self), (self.reason, self.detail)
 
 
 MAX_PARTS = 12
-"""Most parts of an answer: beyond it the sum says little about the answer."""
+"""The largest number of parts in an answer. The sum of more says little about the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transformed:
-    """A problem made to ask for an integer.
+    """What turns a problem into one that asks for an integer.
 
     Attributes:
         form: the kind of the original answer, such as `root_sum`.
-        question: what is added to the problem's text; empty when it already asks for one.
-        answer: the integer.
-        template: the form with the answer's parts; None where there are none.
+        question: the text to add to the problem; empty if the problem asks for an integer already.
+        answer: the new answer.
+        template: the form of the original answer with its parts; None if the new answer is not the
+            sum of parts.
     """
 
     form: str
@@ -65,14 +66,14 @@ class Transformed:
 def ask_for_parts(
     form: str, template: Template, problem: str, unit: str | None = None, note: str = ""
 ) -> Transformed:
-    """Ask for the sum of the parts.
+    """Ask for the sum of the answer's parts.
 
     Args:
-        form: the kind, for the summary.
-        template: the form of the answer.
-        problem: the problem's text, whose letters are avoided.
-        unit: what the answer is measured in, in words.
-        note: another condition, such as that i is the imaginary unit.
+        form: the kind of the answer, which the summary counts by.
+        template: the form of the answer with its parts.
+        problem: the problem's text; the question uses other letters than this text.
+        unit: the answer's unit in words, such as `in degrees`; None without a unit.
+        note: a remark to add to the conditions, such as that i is the imaginary unit.
 
     Raises:
         RefusalError: the answer has too many parts.
@@ -89,10 +90,10 @@ def ask_for_parts(
 
 
 def free_letters(count: int, problem: str, preferred: str = "") -> list[str]:
-    """Letters that the problem does not use.
+    """Return `count` letters that the problem does not use, those of `preferred` first.
 
     Raises:
-        RefusalError: it uses nearly all.
+        RefusalError: the problem leaves fewer than `count` letters.
     """
     letters = letters_for(count, problem, preferred)
     if not letters:
@@ -103,11 +104,19 @@ def free_letters(count: int, problem: str, preferred: str = "") -> list[str]:
 def ask(
     form: str, statement: str, request: str, answer: int, unit: str | None = None
 ) -> Transformed:
-    """Ask for something else than a sum of parts."""
+    """Ask for something other than the sum of the answer's parts.
+
+    Args:
+        form: the kind of the answer, which the summary counts by.
+        statement: what the question says about the original answer, beginning with a verb.
+        request: what to find, beginning with a verb.
+        answer: the new answer.
+        unit: the original answer's unit in words; None without a unit.
+    """
     question = f"The original answer{measured(unit)} {statement}. Please {request}."
     return Transformed(form, question, answer)
 
 
 def measured(unit: str | None) -> str:
-    """`, measured in degrees,`."""
+    """Return a unit as an insertion such as `, in degrees,`; empty without a unit."""
     return "" if unit is None else f", {unit},"

@@ -1,8 +1,9 @@
-r"""From a problem and its answer to a problem whose answer is an integer, by rule.
+r"""Rules that turn a problem with any answer into a problem whose answer is an integer.
 
-The paper's example: the answer `11-2\sqrt{6}` makes the question "The original answer is in
-the form $k-m\sqrt{n}$, … Please find the value of $k+m+n$." with the answer 19. Everything
-is exact, nothing is evaluated, and what can be read in two ways is refused.
+The paper's example: for the answer `11-2\sqrt{6}`, the rules add the text "The original answer
+is in the form $k-m\sqrt{n}$, … Please find the value of $k+m+n$." to the problem, and the new
+answer is 19. The rules compute with exact numbers only. They do not work out unevaluated
+expressions, and they refuse every answer that can be read in two ways.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from rllib_dapo.cli.transform.scalar_reader import read_scalar
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_number
 
 MAX_ANSWER = 300
-"""Longest answer read, in characters."""
+"""The length of the longest answer that is read, in characters."""
 
 _LITERALS: tuple[Callable[[str, str | None, str], Transformed | None], ...] = (
     base,
@@ -82,12 +83,15 @@ def transform_answer(problem: str, answer: str) -> Transformed:
     """Turn an answer into an integer.
 
     Args:
-        problem: the problem's text: its letters are avoided, and say what a letter of the
-            answer is.
-        answer: the ground truth, as the data set has it.
+        problem: the problem's text. The new question uses other letters than this text, and
+            this text tells what a letter in the answer means.
+        answer: the answer, as the data set has it.
+
+    Returns:
+        The sentences to add to the problem, and the new answer.
 
     Raises:
-        RefusalError: no rule is sure of the answer.
+        RefusalError: no rule can read the answer in exactly one way.
     """
     if len(answer) > MAX_ANSWER:
         raise RefusalError(TOO_LARGE, f"an answer of {len(answer)} characters")
@@ -112,7 +116,7 @@ def transform_answer(problem: str, answer: str) -> Transformed:
 
 
 def _measured(text: str, problem: str) -> Transformed:
-    """One number, perhaps with a unit, or a polynomial."""
+    """Transform an answer that is one number, perhaps with a unit, or a polynomial."""
     text, unit = _prefix_currency(text)
     if unit is None:
         text, unit = split_unit(text)
@@ -125,7 +129,7 @@ def _measured(text: str, problem: str) -> Transformed:
 
 
 def _mixed(number: Number, text: str, problem: str) -> Transformed:
-    """`3 4/5`."""
+    """Transform a mixed number such as `3 4/5`."""
     if gcd(*map(int, text.split()[-1].split("/"))) > 1:
         raise RefusalError(NOT_SIMPLIFIED, "a fraction not in lowest terms")
     return ask_for_parts("fraction", scalar_template(from_fraction(number.value)), problem)
@@ -139,7 +143,7 @@ def _number(text: str) -> Number | None:
 
 
 def _integer(number: Number, text: str, problem: str) -> Transformed:
-    """An integer, or one with a unit: kept, with its unit said where it bears one."""
+    """Keep an integer as it is; if it has a unit, ask for the integer without the unit."""
     value = int(number.value)
     if number.unit is None:
         return Transformed("integer", "", value)
@@ -173,7 +177,7 @@ def _read(text: str) -> Scalar:
     try:
         return read_scalar(text)
     except RefusalError:
-        # Say what the reader sees, not at which token the reading stopped.
+        # The message names what a person sees in the answer, not the token at which parsing failed.
         if match := _FUNCTION.search(text):
             raise RefusalError(UNKNOWN_FORM, f"the function {match[1]}") from None
         if _CHOICE.match(text):
@@ -196,7 +200,7 @@ def _refuse_several(text: str) -> None:
 
 
 def _prefix_currency(text: str) -> tuple[str, str | None]:
-    r"""`\$12.50` as `12.50` and `in dollars`."""
+    r"""Split a leading currency sign off: `\$12.50` gives `12.50` and `in dollars`."""
     number = None
     if text.startswith(("\\$", "€", "£", "¥", "$")):
         number = _number(text)

@@ -1,4 +1,4 @@
-r"""Exact numbers: sums of terms `c·\sqrt[k]{n}·\pi^p·i^j` with rational c."""
+r"""Scalars: exact numbers that are sums of terms `c·\sqrt[k]{n}·\pi^p·i^j` with rational c."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 MAX_RADICAND = 10**8
-"""Largest number under a root whose factors are looked for."""
+"""The largest number under a root; checking larger ones for square factors would take long."""
 _PI = Decimal("3.14159265358979323846264338327950288419716939937510582097494459")
 
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    r"""What a rational coefficient is multiplied with.
+    r"""The irrational or imaginary factor of a term, beside its rational coefficient.
 
     Attributes:
-        radicand: n of `\sqrt[index]{n}`, free of index-th powers; 1 without a root.
-        index: 2 or 3.
-        pi: exponent of pi, 0 to 3.
-        imaginary: times i.
+        radicand: the n in `\sqrt[index]{n}`, which no index-th power of a prime divides; 1 if there
+            is no root.
+        index: the index of the root, 2 or 3.
+        pi: the exponent of pi, 0 to 3.
+        imaginary: whether i is a factor.
     """
 
     radicand: int = 1
@@ -31,11 +32,16 @@ class Basis:
 ONE = Basis()
 Term = tuple[Basis, Fraction]
 Scalar = tuple[Term, ...]
-"""Terms in the order they were printed, each basis once, no coefficient 0 (but 0 itself)."""
+"""The terms in the order in which they were printed. Each basis occurs once, and no coefficient is
+0, except in the number 0 itself."""
 
 
 def approximate(scalar: Scalar) -> Decimal:
-    """The value of a real scalar to about 50 digits, for comparisons."""
+    """Return the value of a real scalar to about 50 digits, for comparisons.
+
+    Raises:
+        ValueError: the scalar is complex.
+    """
     with localcontext() as context:
         context.prec = 60
         total = Decimal(0)
@@ -52,12 +58,12 @@ def approximate(scalar: Scalar) -> Decimal:
 
 
 def rational(scalar: Scalar) -> Fraction | None:
-    """The value of a rational scalar; None for any other."""
+    """Return the value of a rational scalar, or None for any other scalar."""
     return scalar[0][1] if len(scalar) == 1 and scalar[0][0] == ONE else None
 
 
 def is_power_free(number: int, power: int) -> bool:
-    """Whether no prime's `power`-th power divides `number` (at most `MAX_RADICAND`)."""
+    """Tell whether no prime's `power`-th power divides `number` (at most `MAX_RADICAND`)."""
     divisor = 2
     while divisor**power <= number:
         if number % divisor**power == 0:

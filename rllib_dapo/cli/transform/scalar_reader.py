@@ -1,7 +1,7 @@
 r"""Reads scalars from LaTeX that is in simplest form.
 
-`2\sqrt{8}`, `\frac{2}{4}`, `2+3` and `\frac{1}{\sqrt{2}}` are refused: an answer that asks for
-more work may be meant otherwise. Nothing is evaluated.
+The reader refuses `2\sqrt{8}`, `\frac{2}{4}`, `2+3` and `\frac{1}{\sqrt{2}}`, and simplifies
+nothing: where an answer is not in simplest form, its printed form may be what the problem asks for.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from rllib_dapo.cli.transform.scalar import (
 )
 
 MAX_DIGITS = 30
-"""Longest integer read, in digits."""
+"""The length of the longest integer that is read, in digits."""
 MAX_DEPTH = 8
-"""Sums within sums, in braces or parentheses."""
+"""How deeply sums may be nested in braces or parentheses."""
 _TOKEN = re.compile(r"\\[A-Za-z]+|[0-9]+|\S")
 _TIMES = ("\\cdot", "\\times", "*")
 
 
 def read_scalar(text: str) -> Scalar:
-    """Read `text`, whole, as one scalar.
+    """Read the whole of `text` as one scalar.
 
     Raises:
-        RefusalError: it is something else, or not in simplest form.
+        RefusalError: the text is something else, or is not in simplest form.
     """
     reader = _Reader(_TOKEN.findall(text))
     terms = reader.sum()
@@ -52,7 +52,7 @@ def read_scalar(text: str) -> Scalar:
 
 
 class _Factors:
-    """The factors of one term as they are met, each kind at most once."""
+    """The factors of one term that have been read so far; each kind occurs at most once."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -68,11 +68,11 @@ class _Factors:
 
     @property
     def bare(self) -> bool:
-        """Nothing but a number or a fraction so far."""
+        """Whether no root, pi or i has been read so far."""
         return self.root is None and not self.pi and not self.imaginary
 
     def terms(self) -> Scalar:
-        """The product."""
+        """Multiply the factors into the terms of a scalar."""
         if self.mixed and not self.bare:
             raise RefusalError(SEVERAL_READINGS, "a mixed number or a product of three factors")
         if self.fraction is not None and len(self.fraction) > 1:
@@ -89,7 +89,7 @@ class _Factors:
             or (self.imaginary and imaginary)
         )
         if doubled:
-            raise RefusalError(NOT_EVALUATED, "a product that is still to be worked out")
+            raise RefusalError(NOT_EVALUATED, "a product that is not worked out")
         radicand, index = self.root or root
         return ((Basis(radicand, index, self.pi or pi, self.imaginary or imaginary), factor),)
 
@@ -120,7 +120,7 @@ class _Reader:
     def sum(self) -> Scalar:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise RefusalError(TOO_LARGE, f"more than {MAX_DEPTH} braces within each other")
+            raise RefusalError(TOO_LARGE, f"braces nested more than {MAX_DEPTH} deep")
         sign = self.sign(first=True)
         terms: list[Term] = []
         while True:
@@ -130,7 +130,7 @@ class _Reader:
             sign = self.sign(first=False)
         bases = [basis for basis, _ in terms]
         if len(set(bases)) < len(bases):
-            raise RefusalError(NOT_EVALUATED, "like terms that are still to be added")
+            raise RefusalError(NOT_EVALUATED, "like terms that are not added")
         if len(terms) > 1 and any(factor == 0 for _, factor in terms):
             raise RefusalError(NOT_SIMPLIFIED, "a term that is 0")
         self.depth -= 1
@@ -156,7 +156,7 @@ class _Reader:
         return self.divided(terms) if self.head == "/" else terms
 
     def factor(self, found: _Factors, *, multiplied: bool) -> bool:
-        """Read one factor into `found`; False when there is none."""
+        """Read one factor into `found`; return False if the next token begins none."""
         if self.head.isascii() and self.head.isdigit():
             if not found.empty:
                 raise RefusalError(NOT_EVALUATED, f"a product with {self.head}")
@@ -184,7 +184,7 @@ class _Reader:
         self.take()
         denominator = self.integer()
         if self.head in ("\\sqrt", "\\pi", "i", "(", "/", "\\frac", *_TIMES):
-            raise RefusalError(SEVERAL_READINGS, f"what follows /{denominator} may belong to it")
+            raise RefusalError(SEVERAL_READINGS, f"the denominator may go on after /{denominator}")
         return _quotient(terms, denominator)
 
     def integer(self) -> int:
@@ -221,7 +221,7 @@ class _Reader:
         terms = self.sum()
         self.expect(")")
         if self.head != "/":
-            raise RefusalError(NOT_EVALUATED, "parentheses that are still to be worked out")
+            raise RefusalError(NOT_EVALUATED, "parentheses that are not worked out")
         self.take()
         return _quotient(terms, self.integer())
 
@@ -235,7 +235,7 @@ class _Reader:
         terms = self.argument()
         value = rational(terms)
         if value is None:
-            raise RefusalError(IRRATIONAL_DENOMINATOR, "multiply numerator and denominator out")
+            raise RefusalError(IRRATIONAL_DENOMINATOR, "a denominator must be an integer")
         if value.denominator != 1 or value < 1:
             raise RefusalError(NOT_SIMPLIFIED, f"the denominator {value}")
         return int(value)
@@ -269,7 +269,7 @@ class _Reader:
 
 
 def _quotient(terms: Scalar, denominator: int) -> Scalar:
-    """The terms over a common denominator, in lowest terms."""
+    """Divide terms with integer factors by a denominator; refuse what is not in lowest terms."""
     factors = [factor for _, factor in terms]
     if any(factor.denominator != 1 for factor in factors):
         raise RefusalError(NOT_SIMPLIFIED, "a fraction within a fraction")

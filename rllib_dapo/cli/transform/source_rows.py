@@ -1,4 +1,4 @@
-"""The rows of a data set with their origin. A row that cannot be used says why."""
+"""Reads the rows of a data set with their origin, and says why a row cannot be used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rllib_dapo.data.schemas import Messages, RowError, Schema
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """One row.
+    """One row of the input.
 
     Attributes:
         source: `file:row`; rows count from 1.

@@ -1,4 +1,4 @@
-r"""The form of an answer with letters for its parts: `k-m\sqrt{n}`, and the question it makes."""
+r"""The form of an answer with letters for its integers, such as `k-m\sqrt{n}`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["positive", "integer", "square-free", "cube-free", "natural"]
-"""What the question says about a part: that it is a positive integer, any integer, an integer
-above 1 that no square (or cube) of a prime divides, or an integer that is not negative."""
+"""What the question says about a part. It is a positive integer, any integer, an integer above 1
+that no square (or cube) of a prime divides, or (`natural`) an integer that is not negative."""
 
 _ORDER = "kmnpqrstuvwbcdfghjl"
 _PREFERRED = {1: "n", 2: "mn"}
@@ -17,14 +17,14 @@ _SINGLE_LETTER = re.compile(r"(?<![A-Za-z\\])([A-Za-z])(?![A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """One integer of an answer."""
+class AnswerPart:
+    """One integer in an answer, for which the question has a letter."""
 
     value: int
     role: Role = "positive"
 
 
-Piece = str | Part
+Piece = str | AnswerPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,10 @@ class Template:
     """The form of an answer.
 
     Attributes:
-        pieces: the LaTeX text, with the parts in their places.
-        coprime: groups of parts (by their number) whose greatest common divisor is 1.
-        distinct: groups of parts (by their number) that are all different.
+        pieces: the pieces of LaTeX text and the parts, in order.
+        coprime: groups of parts whose greatest common divisor is 1. A part is given by its index in
+            `parts`.
+        distinct: groups of parts that are all different, given in the same way.
     """
 
     pieces: tuple[Piece, ...]
@@ -42,24 +43,24 @@ class Template:
     distinct: tuple[tuple[int, ...], ...] = ()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[AnswerPart, ...]:
         """The parts from left to right."""
-        return tuple(piece for piece in self.pieces if isinstance(piece, Part))
+        return tuple(piece for piece in self.pieces if isinstance(piece, AnswerPart))
 
     @property
     def total(self) -> int:
-        """The sum of the parts: the new answer."""
+        """The sum of the parts, which is the new answer."""
         return sum(part.value for part in self.parts)
 
     def show(self, names: Sequence[object]) -> str:
-        """The form with `names` in the places of the parts."""
+        """Return the LaTeX text with `names` in the places of the parts."""
         remaining = iter(names)
         return "".join(
             piece if isinstance(piece, str) else str(next(remaining)) for piece in self.pieces
         )
 
     def filled(self) -> str:
-        """The original answer."""
+        """Return the original answer as LaTeX text."""
         return self.show([part.value for part in self.parts])
 
 
@@ -78,7 +79,7 @@ def joined(templates: Sequence[Template], separators: Sequence[str]) -> Template
 
 
 def letters_for(count: int, problem: str, preferred: str = "") -> list[str]:
-    """`count` letters that the problem does not use alone; empty if there are too few."""
+    """Return `count` letters that do not stand alone in the problem; none if too few are left."""
     used = set(_SINGLE_LETTER.findall(problem))
     order = dict.fromkeys(preferred + _PREFERRED.get(count, "") + _ORDER + _ORDER.upper())
     free = [letter for letter in order if letter not in used]
@@ -86,7 +87,7 @@ def letters_for(count: int, problem: str, preferred: str = "") -> list[str]:
 
 
 def describe(template: Template, letters: Sequence[str]) -> str:
-    """The conditions on the letters, with which only one choice of integers fits."""
+    """Return the conditions on the letters, which only one choice of integers fulfils."""
     by_role: dict[Role, list[str]] = {}
     for letter, part in zip(letters, template.parts, strict=True):
         by_role.setdefault(part.role, []).append(letter)
@@ -109,7 +110,7 @@ def describe(template: Template, letters: Sequence[str]) -> str:
 
 
 def sum_of(letters: Sequence[str]) -> str:
-    """`$k+m+n$`."""
+    """Return the sum of the letters as LaTeX, such as `$k+m+n$`."""
     return f"${'+'.join(letters)}$"
 
 

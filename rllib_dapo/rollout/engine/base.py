@@ -1,4 +1,4 @@
-"""What the rest of the package knows of an inference engine.
+"""The interface of an inference engine.
 
 An engine takes requests (one prompt, n completions), is stepped by its owner, and hands back
 each request when all its completions are done. It has no thread of its own: its owner decides

@@ -1,4 +1,4 @@
-"""An inference engine without a model: completions of drawn lengths, at a speed that is set.
+"""An inference engine without a model: completions have drawn lengths and a chosen speed.
 
 It takes vLLM's place and keeps the same contract (queue, capacity, one random stream for each
 completion, aborts, weights that change under running completions). So everything around an
@@ -104,7 +104,7 @@ class _Completion:
 
 
 class ScriptedEngine:
-    """An `InferenceEngine` with nothing inside.
+    """An `InferenceEngine` that computes nothing.
 
     The same seed gives the same completion, whatever runs beside it. Weights do not change
     completions, but every token knows their version. A step costs Python's time only where

@@ -56,8 +56,7 @@ class ServedWeights:
 
     Attributes:
         version: the version of the weights that serve.
-        updating: True while an update is in flight that may still succeed: whoever samples
-            waits for it.
+        updating: True while an update is in flight that may still succeed; sampling waits for it.
         refusal: why these weights must not serve, or None.
     """
 

@@ -50,7 +50,7 @@ def shared_tensors(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[str]:
 
 
 def open_shared_tensors(segment: str) -> list[tuple[str, Tensor]]:
-    """The tensors of a segment by name, without a copy; writing to them changes nobody else's.
+    """Return the tensors of a segment by name, without a copy; writes stay in this process.
 
     The memory stays as long as one of them lives, even when the segment has been removed.
 

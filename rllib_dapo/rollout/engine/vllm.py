@@ -32,7 +32,7 @@ class VLLMEngine:
 
     Args:
         model: a Hugging Face folder or hub id.
-        dtype: number format of weights and activations, for instance `float32`.
+        dtype: the number format of weights and activations, for instance `float32`.
         max_model_len: the most tokens of prompt and completion together.
         stop_token_ids: every id that ends a completion; the one sampled stays in it.
         seed: initial seed of the sampler.
