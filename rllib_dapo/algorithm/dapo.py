@@ -177,7 +177,7 @@ class DAPO(Algorithm):
         self._report_iteration(rollout)
 
     def _sample(self, iteration: int) -> FilledBatch:
-        """Sample until the batch of an iteration is full (lines 3 to 7 of Algorithm 1)."""
+        """Sample until the batch of an iteration is full."""
         config = self.config
         with RolloutProgress(
             config.groups_per_batch, iteration, config.progress, self.logdir
@@ -185,11 +185,11 @@ class DAPO(Algorithm):
             return self._rollouts.sample(progress.update)
 
     def _update(self, groups: tuple[Group, ...]) -> None:
-        """Update the policy by minibatches of the batch (lines 8 to 11 of Algorithm 1)."""
+        """Compute advantages, and update the policy by minibatches of the batch."""
         self._log_update(self._run_learners(groups))
 
     def _run_learners(self, groups: tuple[Group, ...]) -> Any:
-        """Advantages and minibatch updates; returns the learners' metrics, None for no groups."""
+        """Run the learners on a batch; returns their metrics, or None if there are no groups."""
         if not groups:
             return None
         batch = make_token_batch(groups, RewardShaping.from_settings(self.config))
