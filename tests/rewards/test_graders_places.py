@@ -6,7 +6,6 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,14 +27,6 @@ from strategies import examples
 from rllib_dapo.rewards.grading.grade import grade, grade_all
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.pool import PoolSettings, WorkerPool, shared_pool
-
-
-@pytest.fixture
-def pool() -> Iterator[WorkerPool]:
-    pool = WorkerPool(LIMITS)
-    pool.compare([good(0)])
-    yield pool
-    pool.close()
 
 
 def test_in_threads() -> None:

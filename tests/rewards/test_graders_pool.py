@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,14 +27,6 @@ from rllib_dapo.rewards.grading import pool_dispatcher
 from rllib_dapo.rewards.grading.grade import grade
 from rllib_dapo.rewards.grading.pool import PoolSettings, WorkerPool, read_limits, shared_pool
 from rllib_dapo.rewards.grading.pool_dispatcher import Dispatcher, Job
-
-
-@pytest.fixture
-def pool() -> Iterator[WorkerPool]:
-    pool = WorkerPool(LIMITS)
-    pool.compare([good(0)])
-    yield pool
-    pool.close()
 
 
 def test_ten_of_a_hundred_hang_and_the_others_do_not_wait() -> None:
