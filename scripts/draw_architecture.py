@@ -97,7 +97,7 @@ def _data_way(axes: Axes) -> None:
         _arrow(axes, (8.1, upper - 0.2), (8.1, lower + 0.2), 0.0)
     _arrow(axes, (7.75, heights[-1]), (7.75, heights[2]), -0.4)
     axes.text(
-        6.45,
+        7.08,
         (heights[-1] + heights[2]) / 2,
         "next\niteration",
         fontsize=8.5,
