@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rllib_dapo.learner.distributed_learner import Collectives
 from rllib_dapo.learner.preparation import Recomputed
-from rllib_dapo.losses.policy_loss import TokenObjective
+from rllib_dapo.losses.token_objective import TokenObjective
 from rllib_dapo.types import TokenBatch
 
 _TOKEN_SUMS = (

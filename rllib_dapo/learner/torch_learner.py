@@ -37,8 +37,8 @@ from rllib_dapo.learner.metrics import UpdateMetrics
 from rllib_dapo.learner.microbatch import MicrobatchLayout
 from rllib_dapo.learner.preparation import ReferencePolicy, drop_unusable, recompute
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights
-from rllib_dapo.losses.objective import weighted_loss
-from rllib_dapo.losses.policy_loss import token_objective
+from rllib_dapo.losses.clipped_objective import weighted_loss
+from rllib_dapo.losses.token_objective import token_objective
 from rllib_dapo.model.batching import idle_row, minibatches, ragged_indices, select
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import model_facts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rllib_dapo.losses.objective import MAX_LOG_RATIO
+from rllib_dapo.losses.clipped_objective import MAX_LOG_RATIO
 from rllib_dapo.settings.checks import check_value
 from rllib_dapo.settings.choices import ImportanceSampling
 

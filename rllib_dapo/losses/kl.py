@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rllib_dapo.errors import SettingError
-from rllib_dapo.losses.objective import MAX_LOG_RATIO, token_log_ratio
+from rllib_dapo.losses.clipped_objective import MAX_LOG_RATIO, token_log_ratio
 from rllib_dapo.settings.choices import KLEstimator
 
 

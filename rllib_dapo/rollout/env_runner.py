@@ -24,8 +24,8 @@ from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rewards.composition import RewardComposer
-from rllib_dapo.rollout.actor_restart import retry_restart
 from rllib_dapo.rollout.completion_pipeline import CompletionPipeline, FinishedGroup
+from rllib_dapo.rollout.constructor_retry import retry_restart
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
 from rllib_dapo.rollout.sampling_job import (
     RunnerReply,

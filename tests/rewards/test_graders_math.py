@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import examples
 
-from rllib_dapo.rewards.grading.algebra import equal
+from rllib_dapo.rewards.grading.closed_forms import NumericArithmetic
+from rllib_dapo.rewards.grading.equality import equal
 from rllib_dapo.rewards.grading.grade import grade
 from rllib_dapo.rewards.grading.literals import TooLargeError
-from rllib_dapo.rewards.grading.numeric import NumericArithmetic
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithmetic
 from rllib_dapo.rewards.grading.trees import UnreadableError, allowed, operations

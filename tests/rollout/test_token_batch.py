@@ -12,7 +12,7 @@ import torch
 from strategies import make_group, rows_of
 
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights
-from rllib_dapo.losses.objective import clipped_objective
+from rllib_dapo.losses.clipped_objective import clipped_objective
 from rllib_dapo.rollout.dynamic_sampling import DynamicSampler
 from rllib_dapo.rollout.group_filter import classify
 from rllib_dapo.rollout.token_batch import RewardShaping, length_penalties, make_token_batch

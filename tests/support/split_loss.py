@@ -9,13 +9,13 @@ import torch
 from strategies import VOCABULARY, rows_of
 
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights
-from rllib_dapo.losses.logprobs import token_logprobs_and_entropy
-from rllib_dapo.losses.objective import (
+from rllib_dapo.losses.clipped_objective import (
     clipped_objective,
     sequence_log_ratio,
     token_log_ratio,
     weighted_loss,
 )
+from rllib_dapo.losses.logprobs import token_logprobs_and_entropy
 from rllib_dapo.model.batching import pad_rows, select
 
 MAX_LENGTH = 6  # L_max of the `constant` aggregation

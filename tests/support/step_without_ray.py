@@ -28,8 +28,8 @@ import rllib_dapo.losses  # noqa: E402
 import rllib_dapo.model  # noqa: E402
 from rllib_dapo.learner.microbatch import MicrobatchLayout  # noqa: E402
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights  # noqa: E402
-from rllib_dapo.losses.objective import weighted_loss  # noqa: E402
-from rllib_dapo.losses.policy_loss import token_objective  # noqa: E402
+from rllib_dapo.losses.clipped_objective import weighted_loss  # noqa: E402
+from rllib_dapo.losses.token_objective import token_objective  # noqa: E402
 from rllib_dapo.model.batching import select  # noqa: E402
 from rllib_dapo.model.forward import completion_logprobs  # noqa: E402
 from rllib_dapo.model.packed_attention import use_packed_attention  # noqa: E402

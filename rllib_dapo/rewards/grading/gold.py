@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from rllib_dapo.errors import DataError
-from rllib_dapo.rewards.grading.algebra import explicit
+from rllib_dapo.rewards.grading.equality import explicit
 from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_characters
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_number
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from rllib_dapo.errors import SettingError
-from rllib_dapo.rewards.grading.algebra import comparable, equal
+from rllib_dapo.rewards.grading.equality import comparable, equal
 from rllib_dapo.rewards.grading.extract import (
     MAX_ANSWER,
     STRICT_WINDOW,

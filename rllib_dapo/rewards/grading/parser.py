@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rllib_dapo.rewards.grading.literals import TooLargeError
-from rllib_dapo.rewards.grading.scalars import MAX_DEPTH, ScalarParser
+from rllib_dapo.rewards.grading.scalar_parser import MAX_DEPTH, ScalarParser
 from rllib_dapo.rewards.grading.tokens import cut_unit, prepare, tokenize
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, children, kind, scalar
 

@@ -129,7 +129,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _judge(request: bytes) -> bytes:
-    from rllib_dapo.rewards.grading.algebra import equal
+    from rllib_dapo.rewards.grading.equality import equal
 
     try:
         answer, gold = (_tuples(tree) for tree in json.loads(request))
@@ -142,7 +142,7 @@ def _judge(request: bytes) -> bytes:
 
 @functools.cache
 def _arithmetic() -> Any:  # an `Arithmetic`, which is imported only after `_load`
-    from rllib_dapo.rewards.grading.numeric import NumericArithmetic
+    from rllib_dapo.rewards.grading.closed_forms import NumericArithmetic
 
     return NumericArithmetic()
 

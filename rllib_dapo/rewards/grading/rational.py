@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
-from rllib_dapo.rewards.grading.algebra import Real
+from rllib_dapo.rewards.grading.equality import Real
 from rllib_dapo.rewards.grading.trees import Tree, number
 
 PRIME: Final = 2**255 - 19

@@ -13,7 +13,7 @@ from strategies import examples
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.losses.aggregation import loss_totals, loss_weights
-from rllib_dapo.losses.objective import (
+from rllib_dapo.losses.clipped_objective import (
     clipped_objective,
     sequence_log_ratio,
     token_log_ratio,

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rllib_dapo.losses.kl import kl_estimate
-from rllib_dapo.losses.objective import (
+from rllib_dapo.losses.clipped_objective import (
     ClippedObjective,
     clipped_objective,
     sequence_log_ratio,
     token_log_ratio,
 )
+from rllib_dapo.losses.kl import kl_estimate
 from rllib_dapo.settings.learner import LearnerSettings
 
 

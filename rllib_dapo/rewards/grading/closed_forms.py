@@ -15,7 +15,7 @@ from typing import Any
 
 from mpmath import MPContext  # type: ignore[import-untyped]
 
-from rllib_dapo.rewards.grading.algebra import Real
+from rllib_dapo.rewards.grading.equality import Real
 from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithmetic
 from rllib_dapo.rewards.grading.trees import Tree, number, walk
 
