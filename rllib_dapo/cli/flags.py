@@ -113,6 +113,38 @@ class RunOptions(RayOptions):
     ] = None
 
 
+@dataclass(frozen=True)
+class PlanOptions:
+    """What the settings do not say: lengths, rates and the memory of a GPU."""
+
+    gpu_memory_gib: Annotated[
+        float | None,
+        typer.Option(min=0.1, help="Memory of a GPU; a plan that does not fit is refused."),
+    ] = None
+    prompt_tokens: Annotated[
+        float | None, typer.Option(min=1, help="Mean length of prompts. [half of the limit]")
+    ] = None
+    completion_tokens: Annotated[
+        float | None, typer.Option(min=1, help="Mean length of completions. [half of the limit]")
+    ] = None
+    keep_rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, max=1, help="Share of groups kept. [0.5 with dynamic sampling, else 1]"
+        ),
+    ] = None
+    runner_tokens_per_s: Annotated[
+        float | None, typer.Option(min=0.001, help="Tokens a second that one runner samples.")
+    ] = None
+    learner_tflops: Annotated[
+        float | None, typer.Option(min=1e-9, help="10^12 operations a second of one learner.")
+    ] = None
+    network_gib_per_s: Annotated[
+        float | None, typer.Option(min=1e-9, help="GiB a second from learners to a runner.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+
 def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option for each field of the dataclasses `groups`.
 

@@ -24,6 +24,7 @@ from rllib_dapo.cli.examples import example_file, example_files, title
 from rllib_dapo.cli.experiment_file import Experiment, load_experiments
 from rllib_dapo.cli.flags import (
     Flags,
+    PlanOptions,
     RayOptions,
     RunOptions,
     from_command_line,
@@ -121,6 +122,28 @@ def evaluate(
             typer.echo(f"{name:<50} {value:.6g}")
         if out is not None:
             out.write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@app.command("plan")
+@takes(Flags, PlanOptions)
+def plan_file(
+    config_file: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="Experiment file: .yaml, .yml or .py")
+    ],
+    flags: Flags,
+    options: PlanOptions,
+) -> None:
+    """Print the actors, memory, tokens and bytes that a run would take; nothing is started.
+
+    It takes the flags of `rllib train file`. A plan that cannot fit ends with exit code 2.
+    """
+    from rllib_dapo.cli.plan import plan, show
+
+    with _reported(0):
+        plans = [plan(with_flags(e, flags), options) for e in load_experiments(config_file)]
+        show(plans, as_json=options.as_json)
+        if problems := [f"{one.name}: {problem}" for one in plans for problem in one.problems]:
+            _refuse("\n".join(problems))
 
 
 @app.command("transform-dataset")

@@ -101,8 +101,9 @@ def compute_context(dtype: ComputeDtype, device_type: str) -> AbstractContextMan
     if dtype == "float32":
         return nullcontext()
     if dtype == "bfloat16":
-        # A forward pass uses each parameter once. Autocast's cache would save no cast, and it
-        # would keep a bfloat16 copy of all parameters until the pass ends.
+        # A forward pass uses each parameter once, so autocast's cache would save no cast. With
+        # gradient checkpointing it would also keep a bfloat16 copy of all parameters; without,
+        # autograd keeps this copy for the backward pass anyway.
         return torch.autocast(device_type, dtype=torch.bfloat16, cache_enabled=False)
     raise SettingError(
         f"compute_dtype={dtype!r}: use 'float32' or 'bfloat16' (float16 would need loss scaling)",

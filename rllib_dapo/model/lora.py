@@ -77,7 +77,7 @@ def check_lora(
     rank: int,
     alpha: float,
     target_modules: Literal["all-linear"] | Sequence[str] = "all-linear",
-) -> None:
+) -> int:
     """Refuse what `add_lora` would refuse, without loading the model's weights.
 
     Args:
@@ -85,6 +85,9 @@ def check_lora(
         rank: see `add_lora`.
         alpha: see `add_lora`.
         target_modules: see `add_lora`.
+
+    Returns:
+        How many parameters the adapters have.
 
     Raises:
         SettingError: see `add_lora`.
@@ -95,7 +98,8 @@ def check_lora(
     check_value("lora_alpha", alpha)
     _import_peft()
     with torch.device("meta"):  # names and shapes only
-        _targets(AutoModelForCausalLM.from_config(model_config), target_modules)
+        layers = _targets(AutoModelForCausalLM.from_config(model_config), target_modules)
+    return sum(rank * (layer.in_features + layer.out_features) for layer in layers.values())
 
 
 @contextmanager
