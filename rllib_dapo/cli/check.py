@@ -8,7 +8,7 @@ from typing import Any
 
 from rllib_dapo.cli import search_space
 from rllib_dapo.cli.experiment_file import Experiment, nearest
-from rllib_dapo.cli.tuner import build_scheduler
+from rllib_dapo.cli.schedulers import build_scheduler, check_metric
 from rllib_dapo.errors import DAPOError, ExperimentFileError, SettingError
 
 # The settings that make a trial ask for less of a resource.
@@ -57,6 +57,7 @@ def validate(experiment: Experiment) -> list[Any]:
     """
     algorithm = algorithm_class(experiment)
     _check_restore(experiment)
+    check_metric(experiment)
     build_scheduler(experiment)
     configs = []
     try:
