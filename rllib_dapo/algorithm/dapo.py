@@ -17,6 +17,7 @@ from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
 from rllib_dapo.algorithm.config import DAPOBaseConfig
+from rllib_dapo.algorithm.initial_weights import load_initial_weights
 from rllib_dapo.algorithm.last_evaluation import LastEvaluation
 from rllib_dapo.algorithm.weight_sync.sync import WeightSync
 from rllib_dapo.errors import TrainingError
@@ -119,6 +120,8 @@ class DAPO(Algorithm):
         self.config.learner_config_dict["failure_dir"] = self.logdir
         with engine_weights_withheld():
             super().setup(config)
+        if self.config.restore_weights_from is not None:
+            load_initial_weights(self.learner_group, self.config.restore_weights_from)
         group = self.env_runner_group
         remote = group.num_remote_workers() > 0
         timeout_s = self.config.runner_timeout_s
@@ -323,6 +326,12 @@ class DAPO(Algorithm):
     def restore_env_runners(self, env_runner_group: Any) -> list[int]:
         """RLlib's hook: the pool has taken in already what came back; say which."""
         return self._pool.take_returned()
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """RLlib's hook: a checkpoint has weights of its own and needs no other one's."""
+        config = self.config.copy(copy_frozen=False)
+        config.restore_weights_from = None
+        return (config.get_state(),), {}
 
     def get_state(
         self, components: Any = None, *, not_components: Any = None, **kwargs: Any

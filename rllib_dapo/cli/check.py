@@ -8,6 +8,7 @@ from typing import Any
 
 from rllib_dapo.cli import search_space
 from rllib_dapo.cli.experiment_file import Experiment, nearest
+from rllib_dapo.cli.mutations import check_mutations
 from rllib_dapo.cli.schedulers import build_scheduler, check_metric
 from rllib_dapo.errors import DAPOError, ExperimentFileError, SettingError
 
@@ -71,6 +72,7 @@ def validate(experiment: Experiment) -> list[Any]:
     # RLlib's own checks raise these, and a setting of the wrong type leads to them.
     except (DAPOError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ExperimentFileError(experiment.located(f"{error}")) from error
+    check_mutations(experiment, algorithm, variant)
     return configs
 
 
@@ -81,6 +83,13 @@ def _check_restore(experiment: Experiment) -> None:
             experiment.located(
                 f"no checkpoint folder {experiment.restore!r}; `restore` must be a folder on this "
                 "machine, relative to the folder where the command is given",
+                key="restore",
+            )
+        )
+    if experiment.restore and experiment.config.get("restore_weights_from"):
+        raise ExperimentFileError(
+            experiment.located(
+                "`restore` continues a run and `restore_weights_from` starts a new one; keep one",
                 key="restore",
             )
         )

@@ -54,7 +54,10 @@ def build_scheduler(experiment: Experiment) -> Any:
             message = f"scheduler {name} has no `{key}`; {nearest(key, known)}"
             raise ExperimentFileError(experiment.located(message, key="scheduler_config"))
     try:
-        scheduler = create_scheduler(name, **search_space.to_tune(arguments))
+        arguments = search_space.to_tune(arguments)
+        if ranges := _ranges(arguments.get(MUTATIONS[0]) or {}):
+            arguments.setdefault("custom_explore_fn", _Within(ranges))
+        scheduler = create_scheduler(name, **arguments)
     except (ValueError, TypeError, AssertionError, SettingError, TuneError, RuntimeError) as error:
         message = f"scheduler {name}: {error}"
         raise ExperimentFileError(experiment.located(message, key="scheduler")) from error
@@ -140,3 +143,37 @@ def _seeing_numbers_only(scheduler: Any) -> Any:
     kind = type(scheduler)
     scheduler.__class__ = type(kind.__name__, (_SeesNumbersOnly, kind), {})
     return scheduler
+
+
+def _ranges(mutations: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with a range, and its ends; nested ones in a mapping of their own."""
+    found: dict[str, Any] = {}
+    for name, values in mutations.items():
+        if isinstance(values, Mapping):
+            if inner := _ranges(values):
+                found[name] = inner
+        elif hasattr(values, "lower") and hasattr(values, "upper"):
+            last = values.upper - 1 if isinstance(values.lower, int) else values.upper
+            found[name] = (values.lower, last)
+    return found
+
+
+class _Within:
+    """PBT multiplies a value by 0.8 or 1.2; this keeps it within the range that was given."""
+
+    def __init__(self, ranges: Mapping[str, Any]) -> None:
+        self._ranges = ranges
+
+    def __call__(self, config: dict[str, Any]) -> dict[str, Any]:
+        """PBT's `custom_explore_fn`."""
+        return _within(config, self._ranges)
+
+
+def _within(config: dict[str, Any], ranges: Mapping[str, Any]) -> dict[str, Any]:
+    changed = dict(config)
+    for name, ends in ranges.items():
+        if isinstance(ends, Mapping):
+            changed[name] = _within(config[name], ends)
+        else:
+            changed[name] = min(max(config[name], ends[0]), ends[1])
+    return changed
