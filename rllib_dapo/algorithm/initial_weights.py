@@ -120,9 +120,12 @@ def _check_shapes(config: RunSettings, shapes: Mapping[str, Any]) -> None:
     for name in sorted(own.keys() | shapes.keys()):
         there = shapes[name].shape if name in shapes else None
         if there != own.get(name):
-            _refuse(config, f"the checkpoint is of another architecture than model="
-                    f"{config.language_model!r}: {name} is {_size(there)} in the checkpoint and "
-                    f"{_size(own.get(name))} here; set the `model` of the run that saved it")  # fmt: skip
+            _refuse(
+                config,
+                f"the checkpoint is of another architecture than model={config.language_model!r}: "
+                f"{name} is {_size(there)} in the checkpoint and {_size(own.get(name))} here; set "
+                "the `model` of the run that saved it",
+            )
 
 
 def _size(shape: tuple[int, ...] | None) -> str:

@@ -67,6 +67,9 @@ def validate(experiment: Experiment) -> list[Any]:
             config.update_from_dict(variant)
             config.validate()
             configs.append(config)
+        if not configs:  # No value is known before Tune draws it: the trials check them.
+            variant = search_space.known_part(dict(experiment.config))
+            configs = [algorithm.get_default_config().update_from_dict(variant)]
     except SettingError as error:
         raise ExperimentFileError(experiment.located(str(error), error.setting)) from error
     # RLlib's own checks raise these, and a setting of the wrong type leads to them.
@@ -144,6 +147,8 @@ def trial_request(
     requests: list[list[dict[str, float]]] = [
         algorithm.default_resource_request(variant).bundles
         for variant in search_space.variants(dict(experiment.config))
+    ] or [
+        algorithm.default_resource_request(search_space.known_part(dict(experiment.config))).bundles
     ]
     try:
         for request in requests if nodes is not None else ():
