@@ -59,7 +59,6 @@ def validate(experiment: Experiment) -> list[Any]:
     algorithm = algorithm_class(experiment)
     _check_restore(experiment)
     check_metric(experiment)
-    build_scheduler(experiment)
     configs = []
     try:
         for variant in search_space.variants(dict(experiment.config)):
@@ -76,6 +75,7 @@ def validate(experiment: Experiment) -> list[Any]:
     except (DAPOError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ExperimentFileError(experiment.located(f"{error}")) from error
     check_mutations(experiment, algorithm, variant)
+    build_scheduler(experiment)
     return configs
 
 

@@ -59,10 +59,7 @@ def check_mutations(
         for path, values in _leaves(mutations):
             name = ".".join(path)
             try:
-                if experiment.is_dapo and name in _FIXED:
-                    raise DAPOError(f"`{name}` cannot change in a running trial: {_FIXED[name]}")
-                for value in _examples(values, name):
-                    _check(algorithm, _with(config, path, value))
+                _check_values(experiment, algorithm, config, path, values)
             except (DAPOError, ValueError, TypeError, AttributeError, KeyError) as error:
                 message = f"{place}: {name}: {error}"
                 raise ExperimentFileError(
@@ -70,14 +67,35 @@ def check_mutations(
                 ) from error
 
 
+def _check_values(
+    experiment: Experiment,
+    algorithm: type[Any],
+    config: Mapping[str, Any],
+    path: tuple[str, ...],
+    values: Any,
+) -> None:
+    name = ".".join(path)
+    if experiment.is_dapo and name in _FIXED:
+        raise DAPOError(f"`{name}` cannot change in a running trial: {_FIXED[name]}")
+    for value in _examples(values, name):
+        changed = algorithm.get_default_config()
+        changed.update_from_dict(_with(config, path, value))
+        changed.validate()
+
+
 def _leaves(tree: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
     """Each path with its values; a mapping is nested unless it is a random value."""
     for key, value in tree.items():
         here = (*path, str(key))
-        if isinstance(value, Mapping) and search_space.varied(value, ".".join(here)) is None:
+        if isinstance(value, Mapping) and not _is_random(value):
             yield from _leaves(value, here)
         else:
             yield here, value
+
+
+def _is_random(value: Mapping[str, Any]) -> bool:
+    """Whether a mapping is a grid or the name of a sampler, right or wrong, with its arguments."""
+    return any(key == search_space.GRID or str(key).startswith("tune.") for key in value)
 
 
 def _examples(values: Any, name: str) -> Sequence[Any]:
@@ -100,9 +118,3 @@ def _with(config: Mapping[str, Any], path: KeyPath, value: Any) -> dict[str, Any
     first, *rest = path
     inner = config.get(first) or {}
     return {**config, first: _with(inner, tuple(rest), value) if rest else value}
-
-
-def _check(algorithm: type[Any], settings: dict[str, Any]) -> None:
-    config = algorithm.get_default_config()
-    config.update_from_dict(settings)
-    config.validate()

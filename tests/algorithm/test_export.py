@@ -79,7 +79,6 @@ def test_a_run_without_adapters_has_none_to_export(tiny_model, tmp_path):
         {"num_beams": 1, "length_penalty": 2.0, "early_stopping": True},
         {"do_sample": True, "temperature": 0.6, "eos_token_id": [1, 2]},
         {"temperature": 0.0},
-        {"num_return_sequences": 4},
     ],
     ids=str,
 )
@@ -116,4 +115,12 @@ def test_a_model_that_could_not_be_exported_is_refused_at_the_start(
     monkeypatch.setattr(tokenizer, "save_pretrained", fail)
     with pytest.raises(SettingError, match="its tokenizer again: no such thing") as caught:
         config.validate()
+    assert caught.value.setting == "model"
+
+
+def test_a_generation_config_that_transformers_does_not_load_is_refused(tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    (base / "generation_config.json").write_text('{"num_return_sequences": 4}', encoding="utf-8")
+    with pytest.raises(SettingError, match=r"generation_config\.json is not valid") as caught:
+        learner_config(base).validate()
     assert caught.value.setting == "model"
