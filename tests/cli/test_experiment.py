@@ -96,8 +96,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tuner_gets_everything(tuner: type[FakeTuner], tmp_path: Path) -> None:
     [one] = read(
         f"a: {{storage_path: {tmp_path}, stop: {{accuracy: 1}}, num_samples: 2, max_failures: 3,"
-        " checkpoint_config: {num_to_keep: 4}, time_budget_s: 5, config: {lr: 0.1, seed: 4}, metric: x,"
-        " mode: max, scheduler: asynchyperband, scheduler_config: {max_t: 9},"
+        " checkpoint_config: {num_to_keep: 4}, time_budget_s: 5, config: {lr: 0.1, seed: 4},"
+        " metric: x, mode: max, scheduler: asynchyperband, scheduler_config: {max_t: 9},"
         " max_concurrent_trials: 1, restore: ckpt}"
     )
     to_tuner(one, verbosity=0)
