@@ -82,7 +82,8 @@ def _state_file(folder: str) -> Path:
         refuse(_NAME, folder, "there is no such folder; give the folder of a checkpoint")
     if (root / "config.json").is_file():
         refuse(_NAME, folder, "this is a Hugging Face folder; give it as `model` instead")
-    inside = sorted(path.parents[len(_STATE.parts) - 1] for path in root.glob(f"**/{_STATE}"))
+    found = (*root.glob(f"*/{_STATE}"), *root.glob(f"*/*/{_STATE}"))
+    inside = sorted(path.parents[len(_STATE.parts) - 1] for path in found)
     hint = f", for instance {inside[-1]}" if inside else ""
     refuse(
         _NAME,

@@ -12,7 +12,6 @@ from typing import Any
 from rllib_dapo.cli import search_space
 from rllib_dapo.cli.experiment_file import Experiment
 from rllib_dapo.cli.schedulers import MUTATIONS
-from rllib_dapo.cli.yaml_lines import KeyPath
 from rllib_dapo.errors import DAPOError, ExperimentFileError
 
 _WEIGHTS = "the trial goes on with the weights of another one, which belong to another model"
@@ -113,7 +112,7 @@ def _examples(values: Any, name: str) -> Sequence[Any]:
     )
 
 
-def _with(config: Mapping[str, Any], path: KeyPath, value: Any) -> dict[str, Any]:
+def _with(config: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """A copy of `config` with another value at `path`."""
     first, *rest = path
     inner = config.get(first) or {}
