@@ -42,6 +42,8 @@ REPLACED = {
         "num_learners=0",
         "num_gpus_per_learner=0",
         "shard_model=false",
+        "dtype=float32",
+        "compute_dtype=float32",
         "dynamic_sampling=false",  # a strict grader finds few of its answers correct
     ],
 }
