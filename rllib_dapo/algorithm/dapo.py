@@ -317,8 +317,7 @@ class DAPO(Algorithm):
     def save(self, checkpoint_dir: str | None = None) -> Any:
         """Tune's hook: a checkpoint is scored by an evaluation of its own weights only."""
         saved = super().save(checkpoint_dir)
-        if not self._last_evaluation.is_of(self.iteration):
-            saved.metrics.pop(metrics.EVALUATION, None)
+        self._last_evaluation.complete(saved.metrics, self.iteration)
         return saved
 
     # -- Runners and state ------------------------------------------------------------------

@@ -12,10 +12,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ray.tune.utils.util import unflatten_dict
+from ray.tune.utils.util import flatten_dict, unflatten_dict
 
 from rllib_dapo import metrics
 
+# The first levels of DAPO's metrics.
+_TOP = tuple(sorted({metric.key.partition("/")[0] for metric in metrics.ALL_METRICS}))
 _NAMES = tuple(metric.key.partition("/")[2] for metric in metrics.EVALUATION_METRICS)
 
 
@@ -40,9 +42,21 @@ class LastEvaluation:
         """What an iteration's result holds under `evaluation`."""
         return dict(self._values)
 
-    def is_of(self, iteration: int) -> bool:
-        """Whether the evaluation was made after this iteration."""
-        return bool(self._values["iteration"] == iteration)
+    def complete(self, result: dict[str, Any], iteration: int) -> None:
+        """Make the metrics of a checkpoint such that Tune can score it by each of them.
+
+        Tune looks for `checkpoint_score_attribute` among their keys, so they get flat ones,
+        `evaluation/accuracy`, beside the nested ones. A checkpoint whose weights were not
+        evaluated has NaN there, which ranks last.
+
+        Args:
+            result: the metrics of the checkpoint, which are changed.
+            iteration: the number of the iteration after which it was made.
+        """
+        if metrics.EVALUATION in result and self._values["iteration"] != iteration:
+            names = flatten_dict(result[metrics.EVALUATION])
+            result[metrics.EVALUATION] = unflatten_dict(dict.fromkeys(names, math.nan))
+        result |= flatten_dict({key: result[key] for key in _TOP if key in result})
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds."""
