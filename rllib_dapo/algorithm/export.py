@@ -11,7 +11,8 @@ import torch
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.utils import GENERATION_CONFIG_NAME, cached_file
+from transformers.utils import GENERATION_CONFIG_NAME
+from transformers.utils.hub import cached_file
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_config, load_tokenizer, model_path
