@@ -198,7 +198,7 @@ TIME_METRICS = _metrics(
         ("sample_s", "s", "The time for sampling and scoring."),
         ("learn_s", "s", "The time for the optimizer steps."),
         ("sync_s", "s", "The time in which new weights got from the learner into the engines."),
-        ("evaluate_s", "s", "The time for the evaluation, in an iteration that has one."),
+        ("evaluate_s", "s", "The time for the evaluation after this iteration; 0 without one."),
     ],
 )
 
@@ -215,7 +215,15 @@ _EVALUATION_ROWS = (
     ("k", "completions", "The number of completions for each problem"),
 )  # fmt: skip
 
-EVALUATION_METRICS = _metrics(EVALUATION, [(n, u, m + ".") for n, u, m in _EVALUATION_ROWS])
+EVALUATION_METRICS = _metrics(
+    EVALUATION,
+    [
+        *((n, u, m + ".") for n, u, m in _EVALUATION_ROWS),
+        ("iteration", "iterations",
+         "The iteration after which this evaluation was made; 0 before training. Every result "
+         "carries the last evaluation, and NaN before the first one."),
+    ],
+)  # fmt: skip
 INITIAL_EVALUATION_METRICS = _metrics(
     INITIAL_EVALUATION,
     [(n, u, m + ", before training.") for n, u, m in _EVALUATION_ROWS],

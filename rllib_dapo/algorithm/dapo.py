@@ -17,6 +17,8 @@ from ray.tune.utils.util import unflatten_dict
 
 from rllib_dapo import metrics
 from rllib_dapo.algorithm.config import DAPOBaseConfig
+from rllib_dapo.algorithm.initial_weights import load_initial_weights
+from rllib_dapo.algorithm.last_evaluation import LastEvaluation
 from rllib_dapo.algorithm.weight_sync.sync import WeightSync
 from rllib_dapo.errors import TrainingError
 from rllib_dapo.learner.batch_io import to_multi_agent_batch
@@ -118,6 +120,8 @@ class DAPO(Algorithm):
         self.config.learner_config_dict["failure_dir"] = self.logdir
         with engine_weights_withheld():
             super().setup(config)
+        if self.config.restore_weights_from is not None:
+            load_initial_weights(self.learner_group, self.config.restore_weights_from)
         group = self.env_runner_group
         remote = group.num_remote_workers() > 0
         timeout_s = self.config.runner_timeout_s
@@ -130,6 +134,7 @@ class DAPO(Algorithm):
         self._next_batch: RolloutBatch | None = None  # sampled ahead (`async_level: 1`)
         self._sync_gap = 0.0
         self._samples_lifetime = 0
+        self._last_evaluation = LastEvaluation()
         self._seconds = dict.fromkeys(_PHASES, 0.0)
         self._sync()
 
@@ -226,7 +231,9 @@ class DAPO(Algorithm):
         self._seconds = dict.fromkeys(_PHASES, 0.0)
         config = self.config
         if self.iteration == 0 and config.evaluation_interval and config.evaluate_before_training:
-            self._report(metrics.INITIAL_EVALUATION, self._evaluate_policy())
+            values = self._evaluate_policy()
+            self._last_evaluation.take(values, 0)
+            self._report(metrics.INITIAL_EVALUATION, values)
 
     def _check_gap(self) -> None:
         """Raise a TrainingError if the gap between engine and learner exceeds `max_engine_gap`."""
@@ -299,15 +306,31 @@ class DAPO(Algorithm):
         results: dict[str, Any] = super()._compile_iteration_results(
             train_results=train_results, eval_results=eval_results
         )
-        if evaluation := results.get(metrics.EVALUATION):
-            results[metrics.TIME]["evaluate_s"] = evaluation.pop("evaluate_s", 0.0)
+        if self.config.evaluation_interval:
+            evaluation = results.get(metrics.EVALUATION, {})
+            results[metrics.TIME]["evaluate_s"] = evaluation.get("evaluate_s", 0.0)
+            if evaluation:
+                self._last_evaluation.take(evaluation, self.iteration + 1)
+            results[metrics.EVALUATION] = self._last_evaluation.result()
         return results
+
+    def save(self, checkpoint_dir: str | None = None) -> Any:
+        """Tune's hook: a checkpoint is scored by an evaluation of its own weights only."""
+        saved = super().save(checkpoint_dir)
+        self._last_evaluation.complete(saved.metrics, self.iteration)
+        return saved
 
     # -- Runners and state ------------------------------------------------------------------
 
     def restore_env_runners(self, env_runner_group: Any) -> list[int]:
         """RLlib's hook: the pool has taken in already what came back; say which."""
         return self._pool.take_returned()
+
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """RLlib's hook: a checkpoint has weights of its own and needs no other one's."""
+        config = self.config.copy(copy_frozen=False)
+        config.restore_weights_from = None
+        return (config.get_state(),), {}
 
     def get_state(
         self, components: Any = None, *, not_components: Any = None, **kwargs: Any
@@ -321,6 +344,7 @@ class DAPO(Algorithm):
                 "rollouts": self._rollouts.get_state(),
                 "next_batch": self._next_batch,
                 "samples_lifetime": self._samples_lifetime,
+                "last_evaluation": self._last_evaluation.get_state(),
             }
         return state
 
@@ -334,6 +358,8 @@ class DAPO(Algorithm):
             self._rollouts.set_state(own["rollouts"])
             self._next_batch = own["next_batch"]
             self._samples_lifetime = own["samples_lifetime"]
+            if "last_evaluation" in own:  # Checkpoints of earlier versions lack it.
+                self._last_evaluation.set_state(own["last_evaluation"])
         if COMPONENT_LEARNER_GROUP in state:
             self._sync()
 

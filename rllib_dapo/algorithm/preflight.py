@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rllib_dapo.algorithm.export import check_export
+from rllib_dapo.algorithm.initial_weights import check_initial_weights
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import SettingError, refuse
@@ -80,6 +82,8 @@ def _check_model(config: RunSettings) -> None:
             alpha=config.lora_alpha,
             target_modules=config.lora_target_modules,
         )
+    check_initial_weights(config)
+    check_export(config)
     PromptRenderer.from_settings(config)  # refuses impossible prompts
 
 

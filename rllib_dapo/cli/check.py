@@ -8,7 +8,8 @@ from typing import Any
 
 from rllib_dapo.cli import search_space
 from rllib_dapo.cli.experiment_file import Experiment, nearest
-from rllib_dapo.cli.tuner import build_scheduler
+from rllib_dapo.cli.mutations import check_mutations
+from rllib_dapo.cli.schedulers import build_scheduler, check_metric
 from rllib_dapo.errors import DAPOError, ExperimentFileError, SettingError
 
 # The settings that make a trial ask for less of a resource.
@@ -57,7 +58,7 @@ def validate(experiment: Experiment) -> list[Any]:
     """
     algorithm = algorithm_class(experiment)
     _check_restore(experiment)
-    build_scheduler(experiment)
+    check_metric(experiment)
     configs = []
     try:
         for variant in search_space.variants(dict(experiment.config)):
@@ -65,11 +66,16 @@ def validate(experiment: Experiment) -> list[Any]:
             config.update_from_dict(variant)
             config.validate()
             configs.append(config)
+        if not configs:  # No value is known before Tune draws it: the trials check them.
+            variant = search_space.known_part(dict(experiment.config))
+            configs = [algorithm.get_default_config().update_from_dict(variant)]
     except SettingError as error:
         raise ExperimentFileError(experiment.located(str(error), error.setting)) from error
     # RLlib's own checks raise these, and a setting of the wrong type leads to them.
     except (DAPOError, ValueError, TypeError, AttributeError, KeyError) as error:
         raise ExperimentFileError(experiment.located(f"{error}")) from error
+    check_mutations(experiment, algorithm, variant)
+    build_scheduler(experiment)
     return configs
 
 
@@ -80,6 +86,13 @@ def _check_restore(experiment: Experiment) -> None:
             experiment.located(
                 f"no checkpoint folder {experiment.restore!r}; `restore` must be a folder on this "
                 "machine, relative to the folder where the command is given",
+                key="restore",
+            )
+        )
+    if experiment.restore and experiment.config.get("restore_weights_from"):
+        raise ExperimentFileError(
+            experiment.located(
+                "`restore` continues a run and `restore_weights_from` starts a new one; keep one",
                 key="restore",
             )
         )
@@ -134,6 +147,8 @@ def trial_request(
     requests: list[list[dict[str, float]]] = [
         algorithm.default_resource_request(variant).bundles
         for variant in search_space.variants(dict(experiment.config))
+    ] or [
+        algorithm.default_resource_request(search_space.known_part(dict(experiment.config))).bundles
     ]
     try:
         for request in requests if nodes is not None else ():

@@ -99,6 +99,14 @@ def lookup(result: Mapping[str, Any], key: str) -> Any:
     return lookup(inner, rest) if rest and isinstance(inner, Mapping) else None
 
 
+def _new_in(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`result` without the evaluation of an earlier iteration, which every result carries."""
+    made = lookup(result, f"{EVALUATION}/iteration")
+    if made is None or made == lookup(result, "training_iteration"):
+        return result
+    return {key: value for key, value in result.items() if key.partition("/")[0] != EVALUATION}
+
+
 def columns_for(algorithm: str) -> tuple[Column, ...]:
     """The columns for an algorithm."""
     return DAPO_COLUMNS if algorithm == "DAPO" else OTHER_COLUMNS
@@ -172,9 +180,19 @@ class IterationLines(Callback):
     It holds plain data only, because Tune pickles its callbacks with the experiment.
     """
 
-    def __init__(self, columns: Sequence[Column]) -> None:
+    def __init__(self, columns: Sequence[Column], varied: Sequence[str] = ()) -> None:
         self.columns = tuple(columns)
+        self.varied = tuple(varied)
+        self.shown: dict[str, str] = {}  # the values of each trial, as they were printed
         self.lines = 0
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Print the values that this trial has, and again when a scheduler has changed them."""
+        values = values_of(trial.config, self.varied)
+        if values and self.shown.get(trial.trial_id) != values:
+            _status.clear()
+            self.shown[trial.trial_id] = values
+            _console().print(escape(f"trial {trial.trial_id}: {values}"), soft_wrap=True)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -195,7 +213,8 @@ class IterationLines(Callback):
         if self.lines % HEADER_EVERY == 0:
             header = " ".join(f"{c.header:>{c.width}}" for c in columns)
             console.print(" " * len(prefix) + header, style="bold", soft_wrap=True)
-        values = " ".join(f"{c.show(result):>{c.width}}" for c in columns)
+        new = _new_in(result)
+        values = " ".join(f"{c.show(new):>{c.width}}" for c in columns)
         console.print(escape(prefix + values), soft_wrap=True)
         self.lines += 1
 
@@ -217,9 +236,18 @@ class IterationLines(Callback):
         _console().print(f"trial {trial.trial_id} failed", style="red")
 
 
-def iteration_callback(algorithm: str) -> IterationLines:
-    """The callback for trials of `algorithm`."""
-    return IterationLines(columns_for(algorithm))
+def iteration_callback(algorithm: str, varied: Sequence[str] = ()) -> IterationLines:
+    """The callback for trials of `algorithm` that differ in the settings `varied`."""
+    return IterationLines(columns_for(algorithm), varied)
+
+
+def values_of(config: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The values of some settings, nested ones as `a/b`, in one line."""
+    found = {name: lookup(config, name) for name in names}
+    return ", ".join(
+        f"{name}={format(value, '.6g') if isinstance(value, float) else value}"
+        for name, value in found.items()
+    )
 
 
 def announce(
@@ -269,8 +297,8 @@ def _print_pairs(pairs: Mapping[str, Any]) -> None:
             console.print(f"[bold]{name:<12}[/] {escape(str(value))}", soft_wrap=True)
 
 
-def summarise(grid: ResultGrid, interrupted: bool = False) -> None:
-    """Print a line for each trial: its last metrics, its time and its last checkpoint."""
+def summarise(grid: ResultGrid, interrupted: bool = False, varied: Sequence[str] = ()) -> None:
+    """Print a line for each trial: its values, last metrics, time and last checkpoint."""
     console = _console()
     for i in range(len(grid)):
         result = grid[i]
@@ -285,7 +313,9 @@ def summarise(grid: ResultGrid, interrupted: bool = False) -> None:
         checkpoint = result.checkpoint.path if result.checkpoint else "none"
         finished = "[yellow]stopped[/]" if interrupted else "[green]done[/]"
         state = "[red]failed[/]" if result.error else finished
+        values = values_of(metrics.get("config", {}), varied)
         trial = f" {lookup(metrics, 'trial_id')}:" if len(grid) > 1 else ""
+        trial += f" {values};" if values else ""
         line = f"{trial} {', '.join(final) or 'no result'}; {time}; checkpoint: {checkpoint}"
         console.print(f"{state}{escape(line)}", soft_wrap=True)
 

@@ -64,6 +64,12 @@ class Experiment:
         """The name of the algorithm."""
         return self.run if isinstance(self.run, str) else self.run.__name__
 
+    @property
+    def is_dapo(self) -> bool:
+        """Whether the algorithm is DAPO or a subclass of it."""
+        names = [self.run] if isinstance(self.run, str) else [k.__name__ for k in self.run.__mro__]
+        return "DAPO" in names
+
     def located(self, message: str, setting: str | None = None, key: str | None = None) -> str:
         """`message` after the place that it is about: a line of the file, or a flag.
 

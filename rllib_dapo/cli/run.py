@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from rllib_dapo.cli.check import trial_request, validate
 from rllib_dapo.cli.experiment_file import Experiment
 from rllib_dapo.cli.flags import RayOptions, RunOptions
-from rllib_dapo.cli.tuner import results_path, to_tuner
+from rllib_dapo.cli.tuner import results_path, to_tuner, varied_names
 from rllib_dapo.errors import SettingError
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def run_experiments(
                 results_path(experiment),
                 _note(experiment, options),
             )
-            line_printer = console.iteration_callback(experiment.run_name)
+            varied = varied_names(experiment)
+            line_printer = console.iteration_callback(experiment.run_name, varied)
             tuner = to_tuner(
                 experiment,
                 verbosity=options.verbosity,
@@ -80,7 +81,7 @@ def run_experiments(
                 callbacks=[line_printer, *callbacks],
             )
             grid, interrupted = _fit(tuner)
-            console.summarise(grid, interrupted)
+            console.summarise(grid, interrupted, varied)
             if interrupted:
                 raise KeyboardInterrupt
             grids.append(grid)

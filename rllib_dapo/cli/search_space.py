@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +21,7 @@ from rllib_dapo.errors import SettingError
 
 GRID = "grid_search"
 _DOMAIN = "domain"  # an object that tune.uniform(...) made in a Python experiment
+_FUNCTION = "function"  # one that tune.sample_from(...) made: a function of the other values
 
 # Name -> number of arguments, which are in Tune's order; None: a list of any length.
 _SAMPLERS = {
@@ -52,7 +54,7 @@ class Varied:
 
     def examples(self) -> tuple[Any, ...]:
         """Values to check before anything runs: all of a list, or both ends of a range."""
-        if self.kind == _DOMAIN:
+        if self.kind in (_DOMAIN, _FUNCTION):
             return (self.arguments[0].sample(),)
         if self.kind in (GRID, "tune.choice"):
             return self.arguments
@@ -62,7 +64,7 @@ class Varied:
 
     def to_tune(self) -> Any:
         """The value in Tune's own form."""
-        if self.kind == _DOMAIN:
+        if self.kind in (_DOMAIN, _FUNCTION):
             return self.arguments[0]
         if self.kind == GRID:
             return {GRID: list(self.arguments)}
@@ -88,7 +90,8 @@ def varied(value: Any, name: str) -> Varied | None:
         SettingError: `value` looks like a varied value but is wrong, or is text to evaluate.
     """
     if type(value).__module__ == "ray.tune.search.sample":
-        return Varied(_DOMAIN, (value,))
+        function = type(value).__name__ == "Function"
+        return Varied(_FUNCTION if function else _DOMAIN, (value,))
     if not isinstance(value, dict):
         return None
     kinds = [k for k in value if k in (GRID, "eval") or str(k).startswith("tune.")]
@@ -101,6 +104,12 @@ def varied(value: Any, name: str) -> Varied | None:
         raise SettingError(
             f"`{name}`: {{eval: ...}} would run text as code and is not supported; write "
             "{tune.uniform: [low, high]}, {tune.choice: [...]} or {grid_search: [...]}",
+            name,
+        )
+    if kind == "tune.sample_from":
+        raise SettingError(
+            f"`{name}`: {{tune.sample_from: ...}} would run text as code; write the experiment as "
+            "a .py file, where `tune.sample_from(lambda config: ...)` is possible",
             name,
         )
     if kind != GRID and kind not in _SAMPLERS:
@@ -168,15 +177,56 @@ def to_tune(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def variants(config: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Configs to check: all combinations, or each value once if there are too many."""
+    """Configs to check: all combinations, or each value once if there are too many.
+
+    Functions of other values (`tune.sample_from`) are called with each combination. A
+    combination for which a function cannot be called is left out: the trial checks it.
+    """
     found = find(config)
-    examples = {path: value.examples() for path, value in found.items()}
+    functions = {path: v.arguments[0] for path, v in found.items() if v.kind == _FUNCTION}
+    examples = {path: v.examples() for path, v in found.items() if path not in functions}
+    for values in _combinations(examples):
+        complete = _called(replaced(config, values), functions)
+        if complete is not None:
+            yield complete
+
+
+def known_part(config: dict[str, Any]) -> dict[str, Any]:
+    """A config without the values that only Tune can know: the first of each other value."""
+    found = find(config)
+    first = {path: v.examples()[0] for path, v in found.items() if v.kind != _FUNCTION}
+    kept = replaced(config, first)
+    unknown = {path[0] for path, v in found.items() if v.kind == _FUNCTION}
+    return {key: value for key, value in kept.items() if key not in unknown}
+
+
+def _combinations(examples: dict[KeyPath, tuple[Any, ...]]) -> Iterator[dict[KeyPath, Any]]:
     if math.prod(map(len, examples.values())) <= MAX_VARIANTS:
         for combination in itertools.product(*examples.values()):
-            yield replaced(config, dict(zip(examples, combination, strict=True)))
+            yield dict(zip(examples, combination, strict=True))
         return
     first = {path: values[0] for path, values in examples.items()}
-    yield replaced(config, first)
+    yield first
     for path, values in examples.items():
         for value in values[1:]:
-            yield replaced(config, {**first, path: value})
+            yield {**first, path: value}
+
+
+def _called(config: dict[str, Any], functions: dict[KeyPath, Any]) -> dict[str, Any] | None:
+    """`config` with the values of its functions; None where one of them cannot be known."""
+    from ray.tune.search.variant_generator import _UnresolvedAccessGuard
+
+    waiting = dict(functions)
+    while waiting:
+        known = _UnresolvedAccessGuard(config)  # Tune hands the functions the same.
+        values = {}
+        for path, function in waiting.items():
+            # The function is the user's own and may raise anything, for instance because it needs
+            # the value of another function, which is called first then.
+            with suppress(Exception):
+                values[path] = function.sample(config=known)
+        if not values:
+            return None
+        config = replaced(config, values)
+        waiting = {path: f for path, f in waiting.items() if path not in values}
+    return config

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from rllib_dapo.cli import search_space
-from rllib_dapo.cli.experiment_file import Experiment, nearest
-from rllib_dapo.errors import ExperimentFileError, SettingError
+from rllib_dapo.cli.experiment_file import Experiment
+from rllib_dapo.cli.schedulers import MUTATIONS, build_scheduler, let_metrics_be_missing
+from rllib_dapo.errors import ExperimentFileError
 
 if TYPE_CHECKING:
     from ray import tune
@@ -28,32 +29,31 @@ def _storage(experiment: Experiment) -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
-def build_scheduler(experiment: Experiment) -> Any:
-    """The scheduler that the experiment names; None means first come, first served.
+def with_own_seeds(experiment: Experiment) -> Experiment:
+    """The experiment, with a seed for each repetition where it has none.
 
-    Raises:
-        ExperimentFileError: Tune has no such scheduler, or the scheduler no such argument.
+    Without a seed DAPO takes 0, and repetitions would pose the same problems and draw the same
+    completions. The repetitions of `num_samples` get the seeds 0, 1, 2, …, which stand in the
+    configs of the trials. Values that a grid compares within one repetition share its seed.
+    Without an end (-1) the seeds are drawn.
     """
-    if experiment.scheduler is None:
-        return None
-    from ray.tune.schedulers import SCHEDULER_IMPORT, create_scheduler
+    config, repetitions = experiment.config, experiment.num_samples
+    if not experiment.is_dapo or repetitions == 1 or config.get("seed") is not None:
+        return experiment
+    if repetitions == -1:
+        return replace(experiment, config={**config, "seed": {"tune.randint": [0, 2**31 - 1]}})
+    # A grid of seeds makes the repetitions.
+    seeds = {search_space.GRID: list(range(repetitions))}
+    return replace(experiment, config={**config, "seed": seeds}, num_samples=1)
 
-    name, arguments = experiment.scheduler.lower(), dict(experiment.scheduler_config)
-    if name not in SCHEDULER_IMPORT:
-        message = f"no scheduler `{name}`; {nearest(name, SCHEDULER_IMPORT)}"
-        raise ExperimentFileError(experiment.located(message, key="scheduler"))
-    kind = cast(Callable[..., Any], SCHEDULER_IMPORT[name])
-    known = inspect.signature(kind() if inspect.isfunction(kind) else kind).parameters
-    for key in arguments:
-        # Tune itself drops arguments that it does not know, without a word.
-        if key not in known:
-            message = f"scheduler {name} has no `{key}`; {nearest(key, known)}"
-            raise ExperimentFileError(experiment.located(message, key="scheduler_config"))
-    try:
-        return create_scheduler(name, **search_space.to_tune(arguments))
-    except (ValueError, TypeError, AssertionError, SettingError) as error:
-        message = f"scheduler {name}: {error}"
-        raise ExperimentFileError(experiment.located(message, key="scheduler")) from error
+
+def varied_names(experiment: Experiment) -> tuple[str, ...]:
+    """The settings in which the trials differ, nested ones as `a/b`."""
+    paths = search_space.find(dict(with_own_seeds(experiment).config))
+    names = ["/".join(map(str, path)) for path in paths]
+    for key in MUTATIONS:
+        names += experiment.scheduler_config.get(key) or {}
+    return tuple(dict.fromkeys(names))
 
 
 def to_tuner(
@@ -81,6 +81,8 @@ def to_tuner(
     """
     from ray import tune
 
+    let_metrics_be_missing(experiment)
+    experiment = with_own_seeds(experiment)
     run = experiment.run
     space = search_space.to_tune(dict(experiment.config))
     path = results_path(experiment)

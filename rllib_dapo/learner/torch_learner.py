@@ -121,6 +121,23 @@ class DAPOTorchLearner(DistributedTorchLearner):
             module_id=module_id, optimizer=optimizer, params=params, lr_or_lr_schedule=config.lr
         )
 
+    def _set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """RLlib's hook: take over the moments of a checkpoint, but not its settings.
+
+        A restored run, and a trial that takes over another one, may have another learning rate
+        or weight decay.
+        """
+        optimizers = list(self._optimizer_parameters)
+        settings = [
+            {key: value for key, value in group.items() if key != "params"}
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+        ]
+        super()._set_optimizer_state(state)
+        groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+        for group, own in zip(groups, settings, strict=True):
+            group.update(own)
+
     # -- One call of `update` -----------------------------------------------------------------
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:

@@ -92,6 +92,12 @@ def model_facts(name: str, *, trust_remote_code: bool) -> ModelFacts:
         generation_eos = GenerationConfig.from_pretrained(path).eos_token_id
     except OSError:  # Many folders have no generation config.
         generation_eos = None
+    except (ValueError, TypeError) as error:  # transformers could not load the model either
+        raise SettingError(
+            f"model={name!r}: its generation_config.json is not valid: {error} Mend the file in "
+            "the model's folder, or remove it.",
+            "model",
+        ) from error
     stops = _ids(tokenizer.eos_token_id) | _ids(generation_eos)
     if not stops:
         raise SettingError(

@@ -47,6 +47,14 @@ class DAPOSettings(RolloutSettings, LearnerSettings):
     `training(model=…)`, because RLlib uses the attribute `model` otherwise. Paper:
     Qwen2.5-32B."""
 
+    restore_weights_from: Annotated[
+        str | None, Remedy("give the folder of a checkpoint, or null to start from `model`")
+    ] = None
+    """A folder with a checkpoint of DAPO whose weights the policy starts from, and nothing else of
+    it: data, limits and optimizer are those of this run, and it begins at iteration 0. `model`
+    must be that of the run that saved it, and stays the reference of `kl_coeff`. The key
+    `restore` of an experiment continues a run instead. Paper: none."""
+
     trust_remote_code: bool = False
     """Run Python code that comes with the model. With `false`, a model that needs such code is
     refused."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -293,11 +294,12 @@ def test_a_gap_between_engine_and_learner_raises_the_alarm(build):
 # -- Evaluation ---------------------------------------------------------------------------
 
 
-def test_evaluation_reports_when_it_was_made_and_only_then(build):
+def test_every_result_carries_the_last_evaluation_and_says_when_it_was_made(build):
     settings = {"evaluation_interval": 2, "evaluation_duration": 3, "evaluation_samples": 2}
     algorithm = build(evaluation_config={"env_config": {"split": "validation"}}, **settings)
     results = [algorithm.train() for _ in range(4)]
-    assert [metrics.EVALUATION in r for r in results] == [False, True, False, True]
+    assert [r[metrics.EVALUATION]["iteration"] for r in results] == [0, 2, 2, 4]
+    assert [r[metrics.TIME]["evaluate_s"] > 0 for r in results] == [False, True, False, True]
     assert [metrics.INITIAL_EVALUATION in r for r in results] == [True, False, False, False]
     report = results[1][metrics.EVALUATION]
     assert (report["num_problems"], report["k"]) == (3, 2)
@@ -306,6 +308,34 @@ def test_evaluation_reports_when_it_was_made_and_only_then(build):
     assert rollout(results[-1])["problem_stream_position"] == 16
     asked = Counter(engine(algorithm).prompts)
     assert sorted(asked.values()) == [1] * 16 + [3] * 3
+
+
+def test_before_the_first_evaluation_the_values_are_nan(build):
+    settings = {"evaluation_interval": 2, "evaluation_duration": 2}
+    algorithm = build(evaluate_before_training=False, **settings)
+    first, second = (algorithm.train()[metrics.EVALUATION] for _ in range(2))
+    assert first.keys() == second.keys()
+    assert all(math.isnan(value) for value in first.values())
+    assert second["iteration"] == 2
+
+
+def test_a_restored_run_carries_the_evaluation_of_its_checkpoint(build, tmp_path):
+    settings = {"evaluation_interval": 2, "evaluation_duration": 2}
+    algorithm, other = build(**settings), build(**settings)
+    results = [algorithm.train() for _ in range(2)]
+    other.restore_from_path(algorithm.save_to_path(tmp_path / "checkpoint"))
+    assert other.train()[metrics.EVALUATION] == results[-1][metrics.EVALUATION]
+
+
+def test_a_checkpoint_is_scored_by_an_evaluation_of_its_own_weights_only(build):
+    algorithm = build(evaluation_interval=2, evaluation_duration=2)
+    scored = []
+    for _ in range(3):
+        algorithm.train()
+        saved = algorithm.save().metrics
+        scored.append(saved[f"{metrics.EVALUATION}/accuracy"])
+        assert saved[f"{metrics.ROLLOUT}/accuracy"] == 0.5  # as flat keys, where Tune looks
+    assert [math.isnan(score) for score in scored] == [True, False, True]
 
 
 # -- State --------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +18,7 @@ from reference_model import answer_logprobs
 from strategies import rows_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rllib_dapo.algorithm.export import export_adapter, export_model
+from rllib_dapo.algorithm.export import check_export, export_adapter, export_model
 from rllib_dapo.errors import SettingError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,3 +69,58 @@ def test_a_run_without_adapters_has_none_to_export(tiny_model, tmp_path):
     algorithm = SimpleNamespace(config=learner_config(tiny_model))
     with pytest.raises(SettingError, match="use export_model"):
         export_adapter(algorithm, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"do_sample": False, "temperature": 0.7},
+        {"do_sample": False, "top_p": 0.9, "top_k": 20},
+        {"num_beams": 1, "length_penalty": 2.0, "early_stopping": True},
+        {"do_sample": True, "temperature": 0.6, "eos_token_id": [1, 2]},
+        {"temperature": 0.0},
+    ],
+    ids=str,
+)
+def test_whatever_generation_config_a_model_came_with_is_kept(tiny_model, tmp_path, written):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    file = base / "generation_config.json"
+    file.write_text(json.dumps(written), encoding="utf-8")
+    config = learner_config(base)
+    check_export(config)
+    learner = make_learner(base)
+    group = SimpleNamespace(
+        get_state=lambda components, inference_only: {
+            COMPONENT_LEARNER: learner.get_state(
+                components=components.removeprefix(f"{COMPONENT_LEARNER}/"),
+                inference_only=inference_only,
+            )
+        }
+    )
+    folder = export_model(SimpleNamespace(config=config, learner_group=group), tmp_path / "out")
+    assert (folder / file.name).read_text(encoding="utf-8") == file.read_text(encoding="utf-8")
+    assert AutoModelForCausalLM.from_pretrained(folder)
+
+
+def test_a_model_that_could_not_be_exported_is_refused_at_the_start(
+    tiny_model, tmp_path, monkeypatch
+):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    config = learner_config(base)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise ValueError("no such thing")
+
+    tokenizer = type(AutoTokenizer.from_pretrained(base))
+    monkeypatch.setattr(tokenizer, "save_pretrained", fail)
+    with pytest.raises(SettingError, match="its tokenizer again: no such thing") as caught:
+        config.validate()
+    assert caught.value.setting == "model"
+
+
+def test_a_generation_config_that_transformers_does_not_load_is_refused(tiny_model, tmp_path):
+    base = shutil.copytree(tiny_model, tmp_path / "base")
+    (base / "generation_config.json").write_text('{"num_return_sequences": 4}', encoding="utf-8")
+    with pytest.raises(SettingError, match=r"generation_config\.json is not valid") as caught:
+        learner_config(base).validate()
+    assert caught.value.setting == "model"

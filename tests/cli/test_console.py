@@ -51,3 +51,34 @@ def test_narrow_terminals_get_the_first_columns() -> None:
         "held-out",
     ]
     assert len(console.fitting(console.DAPO_COLUMNS, None)) == len(console.DAPO_COLUMNS)
+
+
+def test_an_evaluation_of_an_earlier_iteration_is_a_dash(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printer = console.iteration_callback("DAPO")
+    for iteration in (2, 3):
+        line(
+            printer,
+            training_iteration=iteration,
+            evaluation={"accuracy": 0.5, "iteration": 2.0},
+        )
+    _, made, carried = capsys.readouterr().out.splitlines()
+    assert made.split()[2] == "50.0%"
+    assert carried.split()[2] == "–"
+
+
+def test_the_values_of_a_trial_are_printed_when_it_starts_and_when_they_change(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printer = console.iteration_callback("DAPO", ["lr", "seed", "env_config/terms"])
+    trial = SimpleNamespace(
+        trial_id="abc_00001", config={"lr": 1e-6, "seed": 1, "env_config": {"terms": 3}}
+    )
+    for lr in (1e-6, 1e-6, 2e-6):
+        trial.config["lr"] = lr
+        printer.on_trial_start(1, [trial], trial)
+    assert capsys.readouterr().out.splitlines() == [
+        "trial abc_00001: lr=1e-06, seed=1, env_config/terms=3",
+        "trial abc_00001: lr=2e-06, seed=1, env_config/terms=3",
+    ]

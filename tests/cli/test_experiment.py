@@ -96,15 +96,15 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tuner_gets_everything(tuner: type[FakeTuner], tmp_path: Path) -> None:
     [one] = read(
         f"a: {{storage_path: {tmp_path}, stop: {{accuracy: 1}}, num_samples: 2, max_failures: 3,"
-        " checkpoint_config: {num_to_keep: 4}, time_budget_s: 5, config: {lr: 0.1}, metric: x,"
-        " mode: max, scheduler: asynchyperband, scheduler_config: {max_t: 9},"
+        " checkpoint_config: {num_to_keep: 4}, time_budget_s: 5, config: {lr: 0.1, seed: 4},"
+        " metric: x, mode: max, scheduler: asynchyperband, scheduler_config: {max_t: 9},"
         " max_concurrent_trials: 1, restore: ckpt}"
     )
     to_tuner(one, verbosity=0)
     [made] = tuner.made
     run, tune = made["run_config"], made["tune_config"]
     assert made["run"] == "DAPO"
-    assert made["param_space"] == {"lr": 0.1}
+    assert made["param_space"] == {"lr": 0.1, "seed": 4}
     assert made["_tuner_kwargs"] == {"restore": "ckpt"}
     assert (run.name, run.storage_path, run.stop) == ("a", str(tmp_path), {"accuracy": 1})
     assert (run.checkpoint_config.num_to_keep, run.failure_config.max_failures) == (4, 3)
