@@ -8,6 +8,8 @@ from __future__ import annotations
 from rllib_dapo.rewards.grading.factors import contains, degree
 from rllib_dapo.rewards.grading.trees import Tree, kind, variables, walk
 
+_INEQUALITIES = (("rel", "<"), ("rel", "<="))
+
 
 def open_statements(tree: Tree, kinds: set[str]) -> int:
     """Add the kinds of work that a tree leaves to `kinds`, and count the sets that it joins."""
@@ -28,7 +30,7 @@ def open_statements(tree: Tree, kinds: set[str]) -> int:
             pieces += node[1] == "!="
             if not is_solved(node):
                 kinds.add("equation to solve" if node[1] == "=" else "inequality to solve")
-        elif head == "set" and node[1] == "or" and node[2][0][0] == "rel":
+        elif head == "set" and node[1] == "or" and node[2][0][:2] in _INEQUALITIES:
             pieces += len(node[2]) - 1
     return pieces
 
