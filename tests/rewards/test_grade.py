@@ -15,7 +15,6 @@ from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.rewards.grading.extract import clean, extract_robust, extract_strict
 from rllib_dapo.rewards.grading.grade import GRADERS, Verdict, grade, parse_gold
 from rllib_dapo.rewards.grading.normalize import normalize_robust
-from rllib_dapo.rewards.grading.recipe import normalize_strict
 
 
 def test_arguments_swapped_are_noticed() -> None:

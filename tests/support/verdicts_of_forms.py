@@ -19,7 +19,10 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
     "x^6": ([], ["(x^2)^3", "(x^3)^2", "(-x)^6", r"x^{2\cdot 3}", "x^{2+4}"]),
     "2^7": (["128", "2^{7}"], [r"2^3\cdot 2^4", r"\frac{2^9}{2^2}", "2^{3+4}", r"2\cdot 64"]),
     "e^2": ([r"\exp(2)"], [r"e\cdot e", "e^{1+1}", r"\frac{e^3}{e}"]),
-    r"\frac{x^2}{4}": ([r"\frac14x^2", "0.25x^2"], [r"(\frac{x}{2})^2", r"\frac{x}{2}\cdot\frac x2"]),
+    r"\frac{x^2}{4}": (
+        [r"\frac14x^2", "0.25x^2"],
+        [r"(\frac{x}{2})^2", r"\frac{x}{2}\cdot\frac x2"],
+    ),
     r"\frac{y^3}{x^2}": (["x^{-2}y^3", "y^3/x^2"], [r"\frac{y^5}{x^2y^2}", r"\frac{xy^3}{x^3}"]),
     # products and sums of letters
     "x^2-x-6": (["-6+x^2-x"], ["(x-3)(x+2)", "x(x-1)-6", "(x-3)x+2(x-3)", "x^2-3x+2x-6"]),
@@ -37,14 +40,26 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
     r"\frac{x+y}{xy}": ([r"\frac{y+x}{yx}"], [r"\frac1x+\frac1y", r"\frac{2x+2y}{2xy}"]),
     r"\frac{x+2}{x}": ([r"1+\frac2x"], [r"\frac{2x+4}{2x}", r"\frac{x^2+2x}{x^2}"]),
     # roots
-    r"5\sqrt2": (["5√2", r"\sqrt{2}\cdot5"], [r"\sqrt{32}+\sqrt{2}", r"\sqrt{50}", r"3\sqrt2+2\sqrt2"]),
+    r"5\sqrt2": (
+        ["5√2", r"\sqrt{2}\cdot5"],
+        [r"\sqrt{32}+\sqrt{2}", r"\sqrt{50}", r"3\sqrt2+2\sqrt2"],
+    ),
     r"6\sqrt5": ([r"6\cdot\sqrt5"], [r"\sqrt{180}", r"2\sqrt{45}", r"\sqrt{36}\sqrt5"]),
-    r"\sqrt6": ([r"\sqrt{6}"], [r"\sqrt2\sqrt3", r"\frac{\sqrt{12}}{\sqrt2}", r"\frac{\sqrt{24}}{2}"]),
+    r"\sqrt6": (
+        [r"\sqrt{6}"],
+        [r"\sqrt2\sqrt3", r"\frac{\sqrt{12}}{\sqrt2}", r"\frac{\sqrt{24}}{2}"],
+    ),
     r"2\sqrt[3]{2}": ([], [r"\sqrt[3]{16}", r"\sqrt[3]{54}-\sqrt[3]{2}"]),
     r"\frac{\sqrt2}{2}": ([r"\frac12\sqrt2", "√2/2"], [r"\frac{1}{\sqrt2}", r"\sqrt{\frac12}"]),
-    r"\frac{1}{\sqrt2}": ([r"\frac{\sqrt2}{2}", r"\sqrt{\frac12}", "2^{-1/2}"], [r"\frac{\sqrt6}{2\sqrt3}\cdot1"]),
+    r"\frac{1}{\sqrt2}": (
+        [r"\frac{\sqrt2}{2}", r"\sqrt{\frac12}", "2^{-1/2}"],
+        [r"\frac{\sqrt6}{2\sqrt3}\cdot1"],
+    ),
     r"3+2\sqrt2": ([r"2\sqrt2+3"], [r"(1+\sqrt2)^2", r"3+\sqrt8", r"\sqrt{17+12\sqrt2}"]),
-    r"\frac{\sqrt6+\sqrt2}{4}": ([r"\frac{\sqrt2(\sqrt3+1)}{4}", r"\frac{\sqrt6}{4}+\frac{\sqrt2}{4}"], []),
+    r"\frac{\sqrt6+\sqrt2}{4}": (
+        [r"\frac{\sqrt2(\sqrt3+1)}{4}", r"\frac{\sqrt6}{4}+\frac{\sqrt2}{4}"],
+        [],
+    ),
     # complex numbers
     "2i": ([r"2\cdot i", "0+2i"], ["(1+i)^2", "i+i", "5i-3i", r"\frac{-2}{i}", r"\sqrt{-4}"]),
     "3+4i": (["4i+3"], ["(2+i)^2", "3+2i+2i", "1+i+2+3i", "(2+i)(2+i)", r"i(4-3i)"]),
@@ -52,12 +67,15 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
     # logarithms and functions
     r"\log(xy^2)": ([r"\log(y^2x)"], [r"\log x+2\log y"]),
     r"\log x+2\log y": ([r"2\log y+\log x"], [r"\log(xy^2)"]),
-    r"\sin^2 x": ([r"\sin x\cdot\sin x"][:0], [r"1-\cos^2 x", r"\sin x\sin x"]),
+    r"\sin^2 x": ([], [r"1-\cos^2 x", r"\sin x\sin x"]),
     r"\cos x": ([r"\cos(x)"], [r"\frac{\sin x}{\tan x}", r"\sin x\cot x", r"2\cos x-\cos x"]),
     "x+1": (["1+x"], [r"\sin^2 x+\cos^2 x+x", r"\sqrt{x}\sqrt{x}+1", "x+0!"]),
     "5!": (["120"], [r"4!\cdot 5", "5!+0", r"\frac{6!}{6}"]),
     # sets and intervals
-    r"\{1,2\}": (["2, 1", r"\{2,1\}"], [r"\{1,2,3\}\cap\{1,2,5\}", r"\{1\}\cup\{2\}", r"\{1,2,3\}\setminus\{3\}"]),
+    r"\{1,2\}": (
+        ["2, 1", r"\{2,1\}"],
+        [r"\{1,2,3\}\cap\{1,2,5\}", r"\{1\}\cup\{2\}", r"\{1,2,3\}\setminus\{3\}"],
+    ),
     "(1,3]": ([r"x\in(1,3]", r"1<x\le3"], [r"(-\infty,3]\cap(1,\infty)", r"(1,2]\cup(2,3]"]),
     "[0,3]": ([r"0\le x\le 3"], [r"[0,2]\cup[1,3]", r"[0,5]\cap[-1,3]", r"[0,9]\setminus(3,9]"]),
     r"(-\infty,1)\cup(2,\infty)": ([r"(2,\infty)\cup(-\infty,1)", r"x<1 \text{ or } x>2"], []),
@@ -84,11 +102,34 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
     r"\emptyset": ([r"\varnothing"], ["(8,-2)", "(3,3)", "[4,1)"]),
     # choices
     "C": (
-        ["(C) 34", "C. 34", "C: 34", r"\text{C}", "c", "**C**", r"\text{(C)}", "Option C", "(C)", "(c)", "C)"],
-        ["C or D", "CAT", "A, C", "(C) or (D)", "D", "(D) 34", "C and D", "A. 3 C. 4", "34", "not C"],
+        [
+            "(C) 34",
+            "C. 34",
+            "C: 34",
+            r"\text{C}",
+            "c",
+            "**C**",
+            r"\text{(C)}",
+            "Option C",
+            "(C)",
+            "(c)",
+            "C)",
+        ],
+        [
+            "C or D",
+            "CAT",
+            "A, C",
+            "(C) or (D)",
+            "D",
+            "(D) 34",
+            "C and D",
+            "A. 3 C. 4",
+            "34",
+            "not C",
+        ],
     ),
     "(C)": (["C", r"\textbf{(C)}\ 34", "C."], ["B", "AC"]),
-    r"\text{(E)}": (["E", "(e)", "E. none"], ["e", "D"]),
+    r"\text{(E)}": (["E", "(e) none", "E. none"], ["e", "D"]),
     "E": (["E"], ["e", "e^1", "F"]),
     "x": (["x"], ["X.", "(X) 34", "y"]),
 }
