@@ -2,9 +2,9 @@ r"""The strict grader is the recipe's rule, recomputed here character by charact
 
 The description (Minerva paper, appendix D, as the DAPO recipe uses it): the last `Answer: …` line
 in the last 300 characters; of it what follows the last `=`; fixed pieces replaced; fixed words
-cut out wherever they stand; the text between the first two `$`; \text, \textbf, \overline and \boxed
-unwrapped; braces for `frac12` and `sqrt2`; no `$`; commas dropped if only digits are left. The
-result has to be the same text as the ground truth after the same steps.
+cut out wherever they stand; the text between the first two `$`; \text, \textbf, \overline and
+\boxed unwrapped; braces for `frac12` and `sqrt2`; no `$`; commas dropped if only digits are left.
+The result has to be the same text as the ground truth after the same steps.
 """
 
 from __future__ import annotations

@@ -142,6 +142,8 @@ def test_looking_for_work_is_quick() -> None:
     texts = [
         r"\sqrt{" + "9" * 900 + "}",
         "+".join(["x"] * 290),
+        "12^{1/" + "9" * 400 + "}",
+        r"\sqrt[100]{12}x",
         "x" * 3 + "(x+1)" * 90,
         "/".join(["x"] * 40),
         "(" * 15 + "x" + "+x)" * 15,

@@ -12,6 +12,7 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
     r"\frac12x+\frac12": ([r"\frac{x+1}{2}", "0.5x+0.5"], [r"\frac{x}{4}+\frac{x}{4}+\frac12"]),
     r"2\pi r^2": ([r"2r^2\pi"], [r"\pi r^2+\pi r^2", r"\frac{4\pi r^2}{2}"]),
     r"5\ln 2": ([r"\ln 2\cdot 5"], [r"2\ln 2+3\ln 2", r"\ln 2+\ln 16"]),
+    "1+x": (["x+1"], ["x^0+x", "1+x^1", "1+0+x"]),
     "x+5": (["5+x"], ["x+2+3", r"x+\sqrt{25}", "x+y+5-y", "x+2^2+1", r"x+\frac{10}{2}"]),
     # powers
     "x^5": (["x^{5}"], [r"x^2\cdot x^3", r"\frac{x^7}{x^2}", r"x\cdot x^4", r"xx^4"]),
@@ -23,7 +24,10 @@ FORMS: dict[str, tuple[list[str], list[str]]] = {
         [r"\frac14x^2", "0.25x^2"],
         [r"(\frac{x}{2})^2", r"\frac{x}{2}\cdot\frac x2"],
     ),
-    r"\frac{y^3}{x^2}": (["x^{-2}y^3", "y^3/x^2"], [r"\frac{y^5}{x^2y^2}", r"\frac{xy^3}{x^3}"]),
+    r"\frac{y^3}{x^2}": (
+        ["x^{-2}y^3", "y^3/x^2"],
+        [r"\frac{y^5}{x^2y^2}", r"\frac{x^{-2}}{y^{-3}}", r"\frac{xy^3}{x^3}"],
+    ),
     # products and sums of letters
     "x^2-x-6": (["-6+x^2-x"], ["(x-3)(x+2)", "x(x-1)-6", "(x-3)x+2(x-3)", "x^2-3x+2x-6"]),
     "(x-3)(x+2)": (["(x+2)(x-3)", "-(3-x)(x+2)", "(3-x)(-x-2)"], ["x^2-x-6", "x(x-1)-6"]),

@@ -31,9 +31,14 @@ class Factor(NamedTuple):
     under: bool
 
     @property
+    def is_power(self) -> bool:
+        """Whether an exponent is written."""
+        return self.exponent is not _ONE
+
+    @property
     def power(self) -> Fraction | None:
         """The exponent if it is a number, negative in a denominator; else None."""
-        if self.exponent is _ONE:
+        if not self.is_power:
             return Fraction(-1 if self.under else 1)
         value = number(self.exponent)
         return value if value is None or not self.under else -value

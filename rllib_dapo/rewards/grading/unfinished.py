@@ -165,6 +165,8 @@ def _scan_product(term: Term, work: Work) -> None:
         work.kinds.add("product of numbers")
     if term.divisions > 1:
         work.kinds.add("product of fractions")
+    if term.divisions and any(_is_literal_power(f, below=0) for f in factors):
+        work.kinds.add("fraction in a fraction")
     for factor in factors:
         _scan_factor(factor, work)
 
@@ -199,6 +201,8 @@ def _scan_factor(factor: Factor, work: Work) -> None:
             work.kinds.add("root in a denominator")
         if ("const", "i") in walk(base):
             work.kinds.add("complex denominator")
+    if _is_literal_power(factor, below=2) and not _is_literal_power(factor, below=0):
+        work.kinds.add("power of 0 or 1")
     if base[0] == "^" or (power not in (None, 1, -1) and base[0] in ("*", "/", "neg", "root")):
         work.kinds.add("power of a product")
     if power is not None and power.denominator > 1:
@@ -211,6 +215,12 @@ def _scan_factor(factor: Factor, work: Work) -> None:
     else:
         for part in children(base) if base[0] in ("binom", "^") else (base,):
             _scan(part, work, outer=False)
+
+
+def _is_literal_power(factor: Factor, *, below: int) -> bool:
+    """Return whether a whole exponent that is written out is smaller than `below`."""
+    exponent = number(factor.exponent) if factor.is_power else None
+    return exponent is not None and exponent.denominator == 1 and exponent < below
 
 
 def _logs_in(tree: Tree) -> set[str]:
@@ -255,6 +265,8 @@ def _has_power(value: int, index: int) -> bool:
     """Return whether a power of a small prime, or a square, divides an integer above 1."""
     if value < 2 or (index == 2 and isqrt(value) ** 2 == value):
         return value > 1
+    if index >= value.bit_length():
+        return False
     return any(value % p**index == 0 for p in _PRIMES if p**index <= value)
 
 
