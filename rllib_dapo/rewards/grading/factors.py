@@ -70,9 +70,9 @@ def terms(tree: Tree, coefficient: Fraction | int = 1) -> Iterator[Term]:
         yield Term(coefficient * Fraction(tree[1]), (), 0)
     elif head in ("*", "/"):
         term = _product(tree)
-        inner, *others = term.factors or (None,)
-        if inner and not others and inner.base[0] == "+" and inner.power == 1:
-            yield from terms(inner.base, coefficient * term.coefficient)
+        factors = term.factors
+        if len(factors) == 1 and factors[0].base[0] == "+" and factors[0].power == 1:
+            yield from terms(factors[0].base, coefficient * term.coefficient)
         else:
             yield term._replace(coefficient=coefficient * term.coefficient)
     else:
