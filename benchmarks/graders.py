@@ -8,7 +8,7 @@ Every answer is different, so that no cache helps. Each part is graded `--repeat
 new answers; the script prints the median and the range.
 
     integers     `Answer: 1,234.` and other spellings against numbers, in this process
-    polynomials  factored against expanded ones, in this process
+    polynomials  products in two orders, in this process
     closed forms roots and functions, in the worker pool, all in one call
     one by one   the same, with one call for each
     hostile      the closed forms, but every tenth answer hangs the grader; the script prints
@@ -45,9 +45,9 @@ def integers(start: int, count: int) -> Pairs:
 
 
 def polynomials(start: int, count: int) -> Pairs:
-    """Make pairs of (x + k)(x - 3) and its expansion."""
+    """Make pairs of a polynomial and the same in another order."""
     return [
-        (f"{_REASONING}Answer: (x+{k})(x-3)", f"x^2+{k - 3}x-{3 * k + (k % 3 == 0)}")
+        (f"{_REASONING}Answer: (x-3)(x+{k})", f"(x+{k + (k % 3 == 0)})(x-3)")
         for k in range(start, start + count)
     ]
 

@@ -45,6 +45,9 @@ TRANSFORMED = [
     (r"12.5\%", "decimal", 125, ", as a percentage,"),
     (r"3.2\times 10^5", "scientific", 37, "$10m+n$"),
     (r"6 \times 10^{-3}", "scientific", 3, "$m+n$"),
+    ("4.5e33", "scientific", 78, "$10m+n$"),
+    ("-1.25E-4", "scientific", -129, "$100m+n$"),
+    ("6e+3", "scientific", 9, "$m+n$"),
     # roots
     (r"11-2\sqrt{6}", "root_sum", 19, r"form $k-m\sqrt{n}$"),
     (r"-1+\sqrt2", "root_sum", 3, r"$-m+\sqrt{n}$"),

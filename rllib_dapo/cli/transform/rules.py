@@ -72,6 +72,8 @@ _UNBOUNDED = re.compile(r"\\infty|(?i:undefined|infinit|does not exist|no soluti
 _FUNCTION = re.compile(r"\\(sin|cos|tan|cot|sec|csc|arc[a-z]+|log|exp|sum|int|prod|lim|binom)")
 _WORD = re.compile(r"\\(?:text|mathrm|textbf|mbox)|(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MIXED = re.compile(r"-?[0-9]+ [0-9]+/[0-9]+\Z")
+# 4.5e33 is 4.5 times a power of 10, like its LaTeX form, and no integer of 34 digits.
+_EXPONENT = re.compile(r"(?<![0-9A-Za-z])(-?[0-9]+(?:\.[0-9]+)?)[eE]\+?(-?[0-9]+)(?![0-9A-Za-z])")
 _CHOICE = re.compile(r"\(?[A-J]\)?\Z")
 _COMPLEX = re.compile(
     r"(?i:complex|imaginary)|i\s*\^\s*\{?2|(?<![A-Za-z\\])i(?![A-Za-z]).{0,20}\\sqrt\{-1\}"
@@ -99,7 +101,7 @@ def transform_answer(problem: str, answer: str) -> Transformed:
         map(answer.count, ")]")
     ):
         raise RefusalError(UNKNOWN_FORM, "brackets that do not match")
-    text = printed(answer)
+    text = _EXPONENT.sub(r"\1\\times 10^{\2}", printed(answer))
     number = _number(text)
     if number is not None and number.value.denominator == 1:
         return _integer(number, text, problem)

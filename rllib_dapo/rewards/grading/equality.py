@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Protocol
 
+from rllib_dapo.rewards.grading.statements import solution_set
 from rllib_dapo.rewards.grading.trees import Kind, Tree, kind, variables, walk
 
 Real = Fraction | float
@@ -42,6 +43,16 @@ def comparable(answer: Tree, gold: Tree) -> bool:
     if kinds == {"scalar", "rel"}:
         return kind(answer) == "scalar" and explicit(gold) is not None
     return "region" in kinds and kinds <= {"region", "tuple", "set"}
+
+
+def on_the_line(tree: Tree, other: Tree) -> Tree:
+    r"""Return a solved inequality as an interval if it is to be compared with one.
+
+    Example: `x \le 3` beside `(-\infty, 3]`. Otherwise the tree itself is returned.
+    """
+    if kind(other) in ("tuple", "region") and kind(tree) in ("rel", "set"):
+        return solution_set(tree) or tree
+    return tree
 
 
 def explicit(tree: Tree) -> Tree | None:
@@ -124,7 +135,7 @@ _COMPARE: dict[Kind, Callable[[Tree, Tree, Arithmetic], bool]] = {
 
 def _same_region(answer: Tree, gold: Tree, by: Arithmetic) -> bool:
     """Compare two sets at every end point, between each two neighbours, and beyond them all."""
-    if any(variables(tree) or not _is_region(tree) for tree in (answer, gold)):
+    if any(variables(tree) or not _is_region(tree, by) for tree in (answer, gold)):
         return False
     ends = sorted({e for t in (answer, gold) for e in _ends(t, by) if isinstance(e, Fraction)})
     points = [*ends, *((a + b) / 2 for a, b in pairwise(ends))]
@@ -132,12 +143,16 @@ def _same_region(answer: Tree, gold: Tree, by: Arithmetic) -> bool:
     return all(_holds(answer, point, by) == _holds(gold, point, by) for point in points)
 
 
-def _is_region(tree: Tree) -> bool:
+def _is_region(tree: Tree, by: Arithmetic) -> bool:
+    """Return whether a tree is a set of real numbers; a pair is one if its ends increase."""
     if tree[0] == "tuple":
-        return len(tree[3]) == 2 and all(kind(item) == "scalar" for item in tree[3])
+        if len(tree[3]) != 2 or any(kind(item) != "scalar" for item in tree[3]):
+            return False
+        low, high = (_place(item, by) for item in tree[3])
+        return low < high or (low == high and tree[1:3] == ("[", "]"))
     if tree[0] == "set":
         return all(kind(item) == "scalar" and not _infinity(item) for item in tree[2])
-    return kind(tree) == "region" and all(_is_region(part) for part in tree[1:])
+    return kind(tree) == "region" and all(_is_region(part, by) for part in tree[1:])
 
 
 def _ends(tree: Tree, by: Arithmetic) -> Iterator[Real]:

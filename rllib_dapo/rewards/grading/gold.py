@@ -9,11 +9,13 @@ from functools import lru_cache
 from typing import Any
 
 from rllib_dapo.errors import DataError
+from rllib_dapo.rewards.grading.choices import choice_of
 from rllib_dapo.rewards.grading.equality import explicit
 from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_characters
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_number
-from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
+from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust
 from rllib_dapo.rewards.grading.parser import parse_math
+from rllib_dapo.rewards.grading.recipe import normalize_strict
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variables
 
 
@@ -30,6 +32,7 @@ class Gold:
         tree: its meaning as a tree if it is another value that can be compared.
         unit: the unit of that value, or "".
         named: whether it is an equation or the like, in which a name before `=` matters.
+        choice: the letter, if it may be a choice of several (`C`, `(C)`); else "".
     """
 
     text: str
@@ -40,6 +43,7 @@ class Gold:
     tree: Tree | None = None
     unit: str = ""
     named: bool = False
+    choice: str = ""
 
 
 def parse_gold(gold: object) -> Gold:
@@ -94,7 +98,7 @@ def _parse_gold(text: str) -> Gold:
     except (TooLargeError, ZeroDivisionError) as error:
         raise DataError(f"found {stripped[:80]!r}: {error}") from error
     if number is not None or plain.isalpha():
-        return Gold(stripped, strict, plain, normal, number)
+        return Gold(stripped, strict, plain, normal, number, choice=choice_of(flat))
     kept = clean(flat, keep_name=True)
     tree, unit = _read_tree(kept)
     named = tree is not None and _names_matter(tree)

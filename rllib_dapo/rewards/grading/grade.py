@@ -7,8 +7,9 @@ inherits the recipe's habits: `**34**`, `034` and `34.` are wrong, and from `5 =
 
 If the ground truth is a number, only a literal can be correct. Nothing is evaluated, and no
 process is needed. If it is another value (a closed form, a polynomial, a tuple, a set, an
-equation …), the answer may be another form of it. It has to be of the same kind, and may contain
-no operation that the ground truth does not contain (see `trees.allowed`). Comparisons that could
+equation …), the answer may be another form of it. It has to be of the same kind, may contain
+no operation that the ground truth does not contain (see `trees.allowed`), and may leave no work
+to be done that the ground truth does not leave (see `unfinished`). Comparisons that could
 take long are made in processes that can be killed (see `pool`).
 """
 
@@ -22,7 +23,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from rllib_dapo.errors import SettingError
-from rllib_dapo.rewards.grading.equality import comparable, equal
+from rllib_dapo.rewards.grading.choices import chosen
+from rllib_dapo.rewards.grading.equality import comparable, equal, on_the_line
 from rllib_dapo.rewards.grading.extract import (
     MAX_ANSWER,
     STRICT_WINDOW,
@@ -31,11 +33,13 @@ from rllib_dapo.rewards.grading.extract import (
 )
 from rllib_dapo.rewards.grading.gold import Gold, parse_gold
 from rllib_dapo.rewards.grading.literals import TooLargeError, parse_number
-from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
+from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.pool import PoolSettings, shared_pool
 from rllib_dapo.rewards.grading.rational import NotRationalError, RationalArithmetic
+from rllib_dapo.rewards.grading.recipe import normalize_strict
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, allowed
+from rllib_dapo.rewards.grading.unfinished import as_finished
 
 __all__ = [
     "GRADERS",
@@ -197,6 +201,8 @@ def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
     """Return how the comparison ends, or the two trees that a worker has to compare."""
     if extracted == gold.plain:
         return "string"
+    if gold.choice and chosen(extracted) == gold.choice:
+        return "string"
     if gold.number is not None:
         # A number is equal to a number only. A string comparison ignores spaces and would turn
         # the list "3 4" into 34.
@@ -213,12 +219,14 @@ def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tu
     except UnreadableError:
         return "different"
     mixed_up = unit and gold_unit and unit != gold_unit
-    if mixed_up or not comparable(tree, gold) or not allowed(tree, gold):
+    answer, value = on_the_line(tree, gold), on_the_line(gold, tree)
+    if mixed_up or not comparable(answer, value) or not allowed(answer, value):
         return "different"
     try:
-        return "symbolic" if equal(tree, gold, RationalArithmetic()) else "different"
+        same = equal(answer, value, RationalArithmetic())
+        return "symbolic" if same and as_finished(tree, gold) else "different"
     except NotRationalError:
-        return tree, gold
+        return (answer, value) if as_finished(tree, gold) else "different"
 
 
 def _read(gold: object) -> Gold:

@@ -1,8 +1,6 @@
-"""Make answers comparable as strings, in one of two ways. Both are idempotent.
+"""Make answers that are not numbers comparable as strings, for the robust grader.
 
-`normalize_strict` follows the convention of the Minerva paper (Lewkowycz et al. 2022, appendix
-D), which the DAPO recipe uses. `normalize_robust` serves the robust grader for answers that are
-not numbers. It is more careful, because it never drops a word or an equation.
+No word and no equation is ever dropped. `recipe` has the rule of the strict grader.
 """
 
 from __future__ import annotations
@@ -13,13 +11,6 @@ from functools import partial
 
 from rllib_dapo.rewards.grading.extract import clean
 
-_STRICT_UNITS = re.compile(
-    r"(?<=[0-9}])\s*(?:square |cubic )?(?:units?|ways?|integers?|dollars?|cents?|mph|inch(?:es)?"
-    r"|feet|foot|miles?|km|cm|mm|gm|kg|meters?|metres?|pounds?|hours?|minutes?|seconds?|days?"
-    r"|degrees?|digits?|points?|edges?|students?|people|multiples?|meals?)\b(?:\^\{?[23]\}?)?"
-)
-_STRICT_DROPPED = re.compile(r"\\(?:[!;, $]|l?dots(?![a-z]))|\{,\}|\^\{?\\circ\}?|\s|\"")
-_ARTICLE = re.compile(r"(?<![A-Za-z\\])an? (?=\S)")
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|overline)\{([^{}]*)\}"
 )
@@ -58,14 +49,6 @@ _SPACE_KEPT = re.compile(r"(?<=[0-9])\s+(?=[0-9])|(?<=[A-Za-z])\s+(?=[A-Za-z])")
 _WORDS = frozenset({"yes", "no", "true", "false", "none", "even", "odd"})
 
 
-def normalize_strict(text: str) -> str:
-    r"""Return the recipe's form of an answer: what follows the last `=`, without units and style.
-
-    Example: `x = \text{about } 1,234 cm` gives `about1,234cm` less its unit: `about1,234`.
-    """
-    return _settle(_strict_once, text)
-
-
 def normalize_robust(text: str, *, keep_name: bool = False) -> str:
     r"""Return the form in which the robust grader compares texts; `clean` explains `keep_name`.
 
@@ -93,24 +76,6 @@ def _settle(step: Callable[[str], str], text: str) -> str:
             break
         text = settled
     return text
-
-
-def _strict_once(text: str) -> str:
-    text = text.split("=")[-1].replace("\\$", "")
-    text = _ARTICLE.sub("", text)
-    first = text.find("$")
-    if first >= 0:
-        second = text.find("$", first + 1)
-        text = text[first + 1 : second] if second > first + 1 else text.replace("$", "")
-    box = text.rfind("\\boxed{")
-    if box >= 0 and (end := text.rfind("}")) > box:
-        text = text[box + len("\\boxed{") : end]
-    text = _FONT.sub(r"\1", text)
-    text = _STRICT_UNITS.sub("", text)
-    text = _STRICT_DROPPED.sub("", text)
-    text = _ROOT.sub(r"\\sqrt{\1}", _FRACTION.sub(r"\\frac{\1}{\2}", text))
-    bare = text.replace(",", "")
-    return bare if bare.isascii() and bare.isdigit() else text
 
 
 def _robust_once(text: str, *, keep_name: bool) -> str:

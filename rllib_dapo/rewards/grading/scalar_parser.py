@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
 
+from rllib_dapo.rewards.grading.function_values import argument_length, is_power_of_function
 from rllib_dapo.rewards.grading.literals import TooLargeError
 from rllib_dapo.rewards.grading.tokens import FUNCTIONS, GREEK, Token
 from rllib_dapo.rewards.grading.trees import (
@@ -208,7 +209,7 @@ class ScalarParser(ABC):
         if token.type == "join":
             raise UnreadableError(f"{token.text!r} is out of place")
         if token.type == "name" or token.text in GREEK:
-            return _LETTERS.get(token.text) or ("var", token.text + self._subscript())
+            return _LETTERS.get(token.text) or self._variable(token.text)
         return self._command(token.text)
 
     def _command(self, name: str) -> Tree:
@@ -233,6 +234,16 @@ class ScalarParser(ABC):
         self._bars -= 1
         self.expect("|")
         return ("fn", "abs", tree)
+
+    def _variable(self, letter: str) -> Tree:
+        """Read a variable, or the value of a function, such as f(0), as one."""
+        name = letter + self._subscript()
+        if self.peek("(") and (length := argument_length(letter, self.tokens, self.at)):
+            name += "".join(token.text for token in self.tokens[self.at : self.at + length])
+            self.at += length
+        elif self.peek("^") and is_power_of_function(letter, self.tokens, self.at):
+            raise UnreadableError("f^2(x) may be f(x)^2 or f(f(x))")
+        return ("var", name)
 
     def _subscript(self) -> str:
         if not self.accept("_"):
