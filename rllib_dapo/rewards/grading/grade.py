@@ -30,7 +30,7 @@ from rllib_dapo.rewards.grading.extract import (
     extract_strict,
 )
 from rllib_dapo.rewards.grading.gold import Gold, parse_gold
-from rllib_dapo.rewards.grading.literals import TooLargeError, parse_number
+from rllib_dapo.rewards.grading.literals import TooLargeError, parse_counted
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.pool import PoolSettings, shared_pool
@@ -200,7 +200,7 @@ def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
     if gold.number is not None:
         # A number is equal to a number only. A string comparison ignores spaces and would turn
         # the list "3 4" into 34.
-        number = parse_number(fraction_signs(extracted))
+        number = parse_counted(fraction_signs(extracted))
         return "value" if number is not None and number.equals_gold(gold.number) else "different"
     if normalize_robust(extracted, keep_name=gold.named) == gold.normal:
         return "string"
