@@ -41,7 +41,7 @@ def test_no_ground_truth_accepts_another_value() -> None:
 MARKS = [
     *("{}", "${}$", "$${}$$", r"\({}\)", r"\[{}\]", "**{}**", "__{}__", "*{}*", "`{}`"),
     *("**${}$**", "$ {} $", r"\textbf{{{}}}", r"\boxed{{{}}}", r"$\boxed{{{}}}$", r"$\boxed {}$"),
-    *("<b>{}</b>", r"$\mathbf{{{}}}$", "{{{}}}", "**{}"),
+    *("<b>{}</b>", r"$\mathbf{{{}}}$", "**{}"),
 ]
 PLACES = [
     *("Answer: {}", "**Answer:** {}", "Answer:\n{}", "<answer>{}</answer>", "### Answer\n{}"),

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 R, W = True, False  # right, wrong
 
+MATRIX = r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}"
+TIGHT = r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"
+LINES = "\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}"
+
 # completion, ground truth, verdict of the robust grader
 NUMBERS = [
     # units behind, before and inside delimiters
@@ -321,11 +325,14 @@ VALUES = [
     (r"Answer: **$12\pi$** cubic inches", r"12\pi", R),
     (r"Answer: $13\pi$ cubic inches", r"12\pi", W),
     # matrices
-    ("Answer: \\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", R),
-    ("Answer: $\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}$.", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", R),
-    ("Answer:\n$$\n\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}\n$$", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", R),
-    ("\\boxed{\\begin{pmatrix}\n1 & 2 \\\\\n3 & 4\n\\end{pmatrix}}", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", R),
-    ("Answer: \\begin{pmatrix}\n1 & 2 \\\\\n3 & 5\n\\end{pmatrix}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", W),
+    (f"Answer: {LINES}", TIGHT, R),
+    (f"Answer: ${LINES}$.", MATRIX, R),
+    (f"Answer:\n$$\n{LINES}\n$$", MATRIX, R),
+    (f"Answer: A = {LINES}\nThis is it.", MATRIX, R),
+    (rf"\boxed{{{LINES}}}", MATRIX, R),
+    (f"<answer>{LINES}</answer>", MATRIX, R),
+    (f"Answer: {LINES}", MATRIX.replace("4", "5"), W),
+    (f"Answer: {LINES}", LINES, R),
     # words
     ("Answer: No solution", "no solution", R),
     ("Answer: **No Solution**", r"\text{no solution}", R),

@@ -52,7 +52,7 @@ _BOX_OR_BRACE = re.compile(
     r"|\\[^a-zA-Z]|[{}]"
 )
 # TeX takes one token after \boxed; people mean all up to the end of the formula.
-_BARE_END = re.compile(r"(?<!\\)\$|\\[)\]]|\n|[.,;]?(?=\s[A-Za-z]{2,})|\.(?=\s)|\Z")
+_BARE_END = re.compile(r"(?<!\\)\$|\\[)\]]|\n|(?<!\{)[.,;]?(?=\s[A-Za-z]{2,})|\.(?=\s)|\Z")
 _TAG = re.compile(r"(?i)<(/?)(?:final[_ ]?)?answer>")
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s?\{")
 _FENCE = re.compile(r"```[A-Za-z]{0,20}[ \t]{0,8}\n?")
@@ -91,7 +91,7 @@ def extract_robust(text: str, *, keep_name: bool = False) -> str | None:
 
     Example: `**Answer:** $\boxed{34}$.` gives `34`.
     """
-    text = same_characters(text[-ROBUST_WINDOW:]).rstrip(_TAIL_CHARACTERS)
+    text = same_characters(text[-ROBUST_WINDOW:]).rstrip()
     found = _find(text)
     if found is None:
         found = _fallback(text)

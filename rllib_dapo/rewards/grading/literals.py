@@ -50,6 +50,8 @@ class Number:
         """
         if self.unit and gold.unit and self.unit != gold.unit:
             return False
+        if gold.noun and self.unit:
+            return False
         if self.noun and (gold.unit or (gold.noun and not self.noun & gold.noun)):
             return False
         if self.unit == "%" and gold.unit is None and 0 < abs(gold.value) < 1:
@@ -77,9 +79,7 @@ _REPEATING = re.compile(
 )
 _SIGN = re.compile(r"[+-]?\s?")
 _CURRENCY = re.compile(r"(\\\$|\$|€|£|¥)?\s?")
-_GROUP = re.compile(
-    r"(?<=[0-9])(?:,?\\[,;!: ]\s?|\{,\}\s?|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))"
-)
+_GROUP = re.compile(r"(?<=[0-9])(?:,?\\[,;!: ]\s?|\{,\}\s?|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
 _SPACED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9]|,[0-9]|\s*/|\s[0-9])")
 
 
@@ -196,7 +196,9 @@ def parse_counted(text: str, *, trusted: bool = False) -> Number | None:
         TooLargeError, ZeroDivisionError: see `parse_number`.
     """
     number = parse_number(text, trusted=trusted)
-    if number is not None or (split := split_noun(text)) is None:
+    if number is not None and (trusted or number.unit or not text[-1:].isalpha()):
+        return number
+    if (split := split_noun(text)) is None:
         return number
     number = parse_number(split[0], trusted=trusted)
     return None if number is None or number.unit else replace(number, noun=split[1])

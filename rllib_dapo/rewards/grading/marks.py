@@ -10,9 +10,13 @@ import re
 
 _ANY = re.compile(r"[$`*_<]|\\[()\[\]]|\\(?:text|math|bold|emph|under)")
 # Two backslashes are a line break in a matrix, and \$ is a currency: both are left as they are.
-_DELIMITER = re.compile(r"\\[\\$]|(\\[()\[\]]|\$+|`+)")
-_RUN = re.compile(r"\*{1,3}|(?<![A-Za-z0-9)}\]_])_{1,2}(?!_)|(?<=[A-Za-z0-9)}\].%!])_{1,2}(?![_\w{])")
-_TAG = re.compile(r"</?(?:b|strong|em|i|u|span|mark|code|p|div|center)(?:\s[^<>]{0,200})?>|<br ?/?>")
+_DELIMITER = re.compile(r"\\[\\$]|((?:\\[()\[\]]|\$|`)+)")
+_RUN = re.compile(
+    r"\*{1,3}|(?<![A-Za-z0-9)}\]_])_{1,2}(?!_)|(?<=[A-Za-z0-9)}\].%!])_{1,2}(?![_\w{])"
+)
+_TAG = re.compile(
+    r"</?(?:b|strong|em|i|u|span|mark|code|p|div|center)(?:\s[^<>]{0,200})?>|<br ?/?>"
+)
 _FONT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:bf|rm|it|sf|tt)|boldsymbol|emph|underline)"
     r"\s?\{\s*([-+]?[0-9][^{}]*)\}"

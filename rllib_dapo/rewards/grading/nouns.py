@@ -13,7 +13,7 @@ _NUMBER_WORDS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
     " sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
     " hundred hundreds thousand thousands million millions billion billions trillion trillions mil"
-    " mill bn mn grand lakh lakhs crore crores gross dozen dozens score scores tens ones half halves"
+    " mill grand lakh lakhs crore crores gross dozen dozens score scores tens ones half halves"
     " third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth"
     " eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths millionth"
     " millionths once twice thrice double doubled doubles triple tripled couple percent percents"
@@ -41,7 +41,7 @@ _COUNTED = re.compile(
     r"(?P<before>(?:there (?:are|is|were|was|will be)|(?:he|she|it|they|we|i|you) (?:has|have|had|needs?"
     r"|costs?|takes?|makes?|made|earn(?:s|ed)|spends?|spent|pays?|paid|gets?|got)"
     r"|(?:a |the )?total(?: of)?|exactly) )?"
-    r"(?P<number>[^A-Za-z]*?[0-9}])(?: \((?P<bracketed>[A-Za-z' -]{2,60})\)"
+    r"(?P<number>(?:[^A-Za-z]|\\[dtc]?frac){0,80}?[0-9}])(?: \((?P<bracketed>[A-Za-z' -]{2,60})\)"
     r"|[ -](?P<words>[A-Za-z' -]{2,80})[.!]?)?",
     re.IGNORECASE,
 )
@@ -62,7 +62,7 @@ def split_noun(text: str) -> tuple[str, frozenset[str]] | None:
         return None
     text = _SPACES.sub(" ", _TEXT.sub(r" \1 ", text)).strip()
     match = _COUNTED.fullmatch(text)
-    if match is None or match.lastgroup in (None, "number") and not match["before"]:
+    if match is None or (match.lastgroup in (None, "number") and not match["before"]):
         return None
     words = re.split(r"[ -]+", (match["bracketed"] or match["words"] or "").lower().strip())
     if not plain_words(words) or len(words) > _WORDS:

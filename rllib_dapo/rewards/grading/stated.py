@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 
-from rllib_dapo.rewards.grading.nouns import plain_words
+from rllib_dapo.rewards.grading.nouns import CHANGING, plain_words
 
 _GREEK = (
     r"\\(?:alpha|beta|gamma|delta|epsilon|varepsilon|zeta|eta|theta|kappa|lambda|mu|nu|xi|rho|sigma"
     r"|tau|phi|varphi|chi|psi|omega|Gamma|Delta|Theta|Lambda|Sigma|Phi|Psi|Omega|ell)(?![A-Za-z])"
 )
-_INDEX = r"(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9+-]{1,10}\}|\{?\\(?:text|mathrm)\{[a-z]{1,12}\}\}?))?'{0,2}"
+_INDEX = (
+    r"(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9+-]{1,10}\}|\{?\\(?:text|mathrm)\{[a-z]{1,12}\}\}?))?'{0,2}"
+)
 _LETTER = rf"(?:[A-Za-z]|{_GREEK})(?![A-Za-z]){_INDEX}"
 _VARIABLE = re.compile(rf"\\?[A-Za-z]{_INDEX}\s{{0,8}}=(?!=)")
 _POINT = rf"\(\s?{_LETTER}(?:\s?,\s?{_LETTER}){{1,5}}\s?\)"
@@ -73,6 +75,9 @@ def after_sum(text: str) -> str | None:
     head, sign, rest = text.partition("=")
     if not sign or text.count("=") != 1 or len(head) > _LONGEST or not rest.strip():
         return None
+    words = re.findall(r"(?<![A-Za-z\\])[A-Za-z]{2,}", head)
+    if any(len(word) > 4 or word.lower() in CHANGING for word in words):
+        return None
     shape = head
     for pattern, name in _TERMS:
         shape = pattern.sub(name, shape)
@@ -81,13 +86,17 @@ def after_sum(text: str) -> str | None:
     if not re.fullmatch(_SUM, shape):
         return None
     lone = not re.search(r"[-+*/]|vv|v\^v", shape.lstrip("-+"))
-    if (lone and shape not in ("v", "v^")) or (shape == "v^" and len(head.split("^")[0].strip()) < 2):
+    if (lone and shape not in ("v", "v^")) or (
+        shape == "v^" and len(head.split("^")[0].strip()) < 2
+    ):
         return None
     # A coefficient before a single product, as in 2x = 34, is an equation to be solved.
     if "n" in shape and not re.search(r"[-+]", shape[1:]):
         return None
     plain = re.sub(r"\\(?:text|mathrm)\{[^{}]*\}|\\[A-Za-z]+", "", rest)
-    return None if set(re.findall(r"[A-Za-z]", head)) & set(re.findall(r"[A-Za-z]", plain)) else rest
+    return (
+        None if set(re.findall(r"[A-Za-z]", head)) & set(re.findall(r"[A-Za-z]", plain)) else rest
+    )
 
 
 def without_repeated_name(text: str, *, indexed: bool) -> str:
