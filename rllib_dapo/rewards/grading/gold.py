@@ -99,7 +99,8 @@ def _parse_gold(text: str) -> Gold:
     kept = clean(flat, keep_name=True)
     tree, unit = _read_tree(kept)
     named = tree is not None and after_value_name(kept) is None and _names_matter(tree)
-    if named:
+    if named or "=" in plain:  # An equation that cannot be read is compared as a text.
+        named = True
         plain, normal = kept, normalize_robust(kept, keep_name=True)
     elif kept != plain:
         tree, unit = _read_tree(plain)

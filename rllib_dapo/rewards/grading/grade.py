@@ -213,12 +213,18 @@ def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tu
     except UnreadableError:
         return "different"
     mixed_up = unit and gold_unit and unit != gold_unit
+    if _has_relations(gold) and not _has_relations(tree):
+        return "different"  # 3 or 4 does not say which is x in x = 3, y = 4.
     if mixed_up or not comparable(tree, gold) or not allowed(tree, gold):
         return "different"
     try:
         return "symbolic" if equal(tree, gold, RationalArithmetic()) else "different"
     except NotRationalError:
         return tree, gold
+
+
+def _has_relations(tree: Tree) -> bool:
+    return tree[0] == "set" and any(item[0] == "rel" for item in tree[2])
 
 
 def _read(gold: object) -> Gold:

@@ -10,27 +10,29 @@ import re
 from typing import Final
 
 _NUMBER_WORDS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
-    " sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety"
-    " hundred hundreds thousand thousands million millions billion billions trillion trillions mil"
-    " mill grand lakh lakhs crore crores gross dozen dozens score scores tens ones half halves"
-    " third thirds quarter quarters fourth fourths fifth fifths sixth sixths seventh sevenths eighth"
-    " eighths ninth ninths tenth tenths hundredth hundredths thousandth thousandths millionth"
-    " millionths once twice thrice double doubled doubles triple tripled couple percent percents"
-    " percentage permille ppm negative minus first second infinite infinity none nothing pi"
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+    " fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy"
+    " eighty ninety hundred hundreds thousand thousands million millions billion billions"
+    " trillion trillions mil mill grand lakh lakhs crore crores gross dozen dozens score"
+    " scores tens ones half halves third thirds quarter quarters fourth fourths fifth fifths"
+    " sixth sixths seventh sevenths eighth eighths ninth ninths tenth tenths hundredth"
+    " hundredths thousandth thousandths millionth millionths once twice thrice double doubled"
+    " doubles triple tripled couple percent percents percentage permille ppm negative minus"
+    " first second infinite infinity none nothing pi"
 )
 _OPERATORS = (
-    "plus times over by divided multiplied squared cubed square cube root roots power powers mod"
-    " modulo factorial choose to point remainder raised log ln lg exp sqrt sin cos tan sum product"
-    " difference alpha beta gamma delta theta lambda mu phi omega sigma rho tau base"
+    "plus times over by divided multiplied squared cubed square cube root roots power powers"
+    " mod modulo factorial choose to point remainder raised log ln lg exp sqrt sin cos tan sum"
+    " product difference alpha beta gamma delta theta lambda mu phi omega sigma rho tau base"
 )
 _OTHERS = (
-    "or nor not no never neither except excluding but if unless when where whereas than more less"
-    " fewer greater least most about approximately approx around roughly nearly almost maybe perhaps"
-    " probably possibly between minimum maximum other others else wrong incorrect false is are was"
-    " were be isn aren equal equals equal short below under above before after beyond up down bc"
-    " bce ad am pm instead vs versus rather would could should might can cannot because since so"
-    " then assuming question unknown abc etc any some each extra additional further upward upwards"
+    "or nor not no never neither except excluding but if unless when where whereas than more"
+    " less fewer greater least most about approximately approx around roughly nearly almost"
+    " maybe perhaps probably possibly between minimum maximum other others else wrong"
+    " incorrect false is are was were be isn aren equal equals equal short below under above"
+    " before after beyond up down bc bce ad am pm instead vs versus rather would could should"
+    " might can cannot because since so then assuming question unknown abc etc any some each"
+    " extra additional further upward upwards"
 )
 CHANGING: Final = frozenset(f"{_NUMBER_WORDS} {_OPERATORS} {_OTHERS}".split())
 """The words that make another number, or no statement, of a number that stands beside them."""
@@ -38,8 +40,8 @@ CHANGING: Final = frozenset(f"{_NUMBER_WORDS} {_OPERATORS} {_OTHERS}".split())
 _TEXT = re.compile(r"\\(?:text|textrm|textit|textbf|textnormal|mathrm|mbox|rm)\s?\{([^{}]*)\}")
 _SPACES = re.compile(r"(?:\\[,;:! ]|~|\\q?quad(?![A-Za-z])|\s)+")
 _COUNTED = re.compile(
-    r"(?P<before>(?:there (?:are|is|were|was|will be)|(?:he|she|it|they|we|i|you) (?:has|have|had|needs?"
-    r"|costs?|takes?|makes?|made|earn(?:s|ed)|spends?|spent|pays?|paid|gets?|got)"
+    r"(?P<before>(?:there (?:are|is|were|was|will be)|(?:he|she|it|they|we|i|you)"
+    r" (?:has|have|had|needs?|costs?|takes?|makes?|made|earn(?:s|ed)|spends?|spent|pays?|paid|gets?|got)"
     r"|(?:a |the )?total(?: of)?|exactly) )?"
     r"(?P<number>(?:[^A-Za-z]|\\[dtc]?frac){0,80}?[0-9}])(?: \((?P<bracketed>[A-Za-z' -]{2,60})\)"
     r"|[ -](?P<words>[A-Za-z' -]{2,80})[.!]?)?",

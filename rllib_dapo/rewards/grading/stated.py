@@ -27,7 +27,10 @@ _LENGTH = (
     r"|(?:m\s?)?(?:\\angle|∠)\s?[A-Z]"
 )
 _CALL = rf"(?:[A-Za-z]|{_GREEK}){_INDEX}\s?\(\s?[-+]?[0-9](?:[^()=]|\([^()=]*\)){{0,30}}\)"
-_WORDED = r"\\(?:text|mathrm|operatorname)\{(?P<inner>[A-Za-z ]{2,60})\}|(?P<words>[A-Za-z][A-Za-z ]{2,60})"
+_WORDED = (
+    r"\\(?:text|mathrm|operatorname)\{(?P<inner>[A-Za-z ]{2,60})\}"
+    r"|(?P<words>[A-Za-z][A-Za-z ]{2,60})"
+)
 _VALUE = re.compile(rf"(?:{_LENGTH}|{_CALL}|{_POINT}|{_WORDED})\s{{0,8}}=(?!=)")
 _REPEATED = re.compile(rf"(?:(?<=[,;}}\s])|\A)({_LETTER}|{_POINT})\s?=(?!=)\s*")
 
@@ -36,7 +39,8 @@ _TERMS = (
     (re.compile(r"\\(?:left|right|[,;!: ])|[\s|]"), ""),
     (re.compile(r"\^(?:\{[^{}]*\}|[0-9A-Za-z])"), "^"),
     (re.compile(rf"(?:[A-Za-z]|{_GREEK})(?:{_INDEX})\((?:[^()]|\([^()]*\)){{1,30}}\)"), "v"),
-    (re.compile(rf"\\(?:overline|sqrt)\{{[A-Za-z]{{1,3}}\}}|\\angle|(?:[A-Za-z]|{_GREEK}){_INDEX}"), "v"),
+    (re.compile(r"\\(?:overline|sqrt)\{[A-Za-z]{1,3}\}|\\angle"), "v"),
+    (re.compile(rf"(?:[A-Za-z]|{_GREEK}){_INDEX}"), "v"),
     (re.compile(r"[0-9]+"), "n"),
     (re.compile(r"\\cdot|\\times"), "*"),
 )  # fmt: skip
