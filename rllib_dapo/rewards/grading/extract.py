@@ -214,6 +214,8 @@ def _last_marked(text: str) -> tuple[int, str | None]:
 
 def _last_tagged(text: str) -> tuple[int, str | None]:
     end = -1
+    if "</" not in text:
+        return -1, None
     for match in reversed(list(_TAG.finditer(text))):
         if match[1]:
             end = match.start()
@@ -235,7 +237,8 @@ def _first_answer(rest: str) -> str:
                 return rest[: end + 2] + rest[end + 2 :].split("\n", 1)[0]
         line, newline, more = rest.partition("\n")
         if not newline or not _NOTHING.match(line):
-            return _TAG.split(line if "\\begin" not in line else _environments(rest), 1)[0]
+            line = _environments(rest) if "\\begin" in line else line
+            return _TAG.split(line, 1)[0] if "<" in line else line
         rest = more.lstrip()
 
 

@@ -14,7 +14,7 @@ from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_charac
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_counted
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust, normalize_strict
 from rllib_dapo.rewards.grading.parser import parse_math
-from rllib_dapo.rewards.grading.stated import after_value_name
+from rllib_dapo.rewards.grading.stated import after_value_name, without_repeated_name
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variables
 
 
@@ -98,7 +98,8 @@ def _parse_gold(text: str) -> Gold:
         return Gold(stripped, strict, plain, normal, number)
     kept = clean(flat, keep_name=True)
     tree, unit = _read_tree(kept)
-    named = tree is not None and after_value_name(kept) is None and _names_matter(tree)
+    one_name = after_value_name(kept) or without_repeated_name(kept, indexed=False) != kept
+    named = tree is not None and not one_name and _names_matter(tree)
     if named or "=" in plain:  # An equation that cannot be read is compared as a text.
         named = True
         plain, normal = kept, normalize_robust(kept, keep_name=True)

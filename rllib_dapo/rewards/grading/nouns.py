@@ -40,9 +40,9 @@ CHANGING: Final = frozenset(f"{_NUMBER_WORDS} {_OPERATORS} {_OTHERS}".split())
 _TEXT = re.compile(r"\\(?:text|textrm|textit|textbf|textnormal|mathrm|mbox|rm)\s?\{([^{}]*)\}")
 _SPACES = re.compile(r"(?:\\[,;:! ]|~|\\q?quad(?![A-Za-z])|\s)+")
 _COUNTED = re.compile(
-    r"(?P<before>(?:there (?:are|is|were|was|will be)|(?:he|she|it|they|we|i|you)"
-    r" (?:has|have|had|needs?|costs?|takes?|makes?|made|earn(?:s|ed)|spends?|spent|pays?|paid|gets?|got)"
-    r"|(?:a |the )?total(?: of)?|exactly) )?"
+    r"(?P<before>(?:there (?:are|is|were|was|will be)|(?:a |the )?total(?: of)?|exactly"
+    r"|(?:he|she|it|they|we|i|you) (?:has|have|had|needs?|costs?|takes?|makes?|made|earn(?:s|ed)"
+    r"|spends?|spent|pays?|paid|gets?|got)) )?"
     r"(?P<number>(?:[^A-Za-z]|\\[dtc]?frac){0,80}?[0-9}])(?: \((?P<bracketed>[A-Za-z' -]{2,60})\)"
     r"|[ -](?P<words>[A-Za-z' -]{2,80})[.!]?)?",
     re.IGNORECASE,
