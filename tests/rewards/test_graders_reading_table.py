@@ -5,9 +5,11 @@ The form of an answer (delimiters, emphasis, tags, boxes, where a unit stands) n
 
 from __future__ import annotations
 
+import time
 from itertools import product
 
 import pytest
+from gold_forms import GOLD_FORMS, ONE_VALUE
 from verdicts_of_reading import NUMBERS, VALUES
 
 from rllib_dapo.rewards.grading.grade import grade, parse_gold
@@ -71,3 +73,44 @@ def test_no_form_of_an_item_decides(mark: str) -> None:
         assert not grade(f"Answer: {answer}", "8, 5").correct
         assert grade("Answer: 8, 4", parse_gold(answer)).correct
         assert not grade("Answer: 8", parse_gold(answer)).correct
+
+
+@pytest.mark.parametrize("form", [*PLACES[:4], r"\boxed{{{}}}", "The answer is {}."])
+def test_every_form_of_a_ground_truth_accepts_itself(form: str) -> None:
+    assert [gold for gold in GOLD_FORMS if not grade(form.format(gold), gold).correct] == []
+
+
+def test_no_form_of_a_ground_truth_accepts_another_value() -> None:
+    read = [(gold, parse_gold(gold)) for gold in GOLD_FORMS]
+    for answer, (text, gold) in product(GOLD_FORMS, read):
+        if answer != text and grade(f"Answer: {answer}", gold).correct:
+            assert any({answer, text} <= same for same in ONE_VALUE), (answer, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed(" * 15_000,
+        "<answer>" * 12_000,
+        "<answer></answer>" * 6_000 + "</answer>",
+        "Answer: " + "a** " * 490,
+        "Answer: " + "**a " * 490,
+        "Answer: " + "$*_`" * 480,
+        "Answer: " + "x=1, " * 390,
+        "Answer: " + "a+" * 900 + "a = 1",
+        "Answer: 34 " + "llamas " * 280,
+        "Answer: " + "\\begin{a}" * 400,
+        "### Answer\n" * 9_000,
+        "Answer:" + "\n$" * 1_900,
+        "Answer: " + "{" * 900 + "34" + "}" * 900,
+        "Answer: " + "<b>" * 600,
+        "Answer: 1" + " 000" * 480,
+        "Answer: " + "f(" * 30 + "2" + ")" * 30 + " = 34",
+    ],
+)
+def test_hostile_forms_are_wrong_and_quick(text: str) -> None:
+    for gold in ("34", r"\sqrt{2}+x", "x^2+y^2=25"):
+        start = time.process_time()
+        verdict = grade(text, gold)
+        assert time.process_time() - start < 1
+        assert not verdict.correct or text.count("{34}")

@@ -53,6 +53,7 @@ _BOX_OR_BRACE = re.compile(
 )
 # TeX takes one token after \boxed; people mean all up to the end of the formula.
 _BARE_END = re.compile(r"(?<!\\)\$|\\[)\]]|\n|(?<!\{)[.,;]?(?=\s[A-Za-z]{2,})|\.(?=\s)|\Z")
+_LONGEST_BARE = 200
 _TAG = re.compile(r"(?i)<(/?)(?:final[_ ]?)?answer>")
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s?\{")
 _FENCE = re.compile(r"```[A-Za-z]{0,20}[ \t]{0,8}\n?")
@@ -268,7 +269,7 @@ def _last_box(text: str) -> tuple[int, str | None]:
         elif piece.endswith("{") and piece != "\\{":
             starts.append(-1 if piece == "{" else match.end())
         elif piece.startswith(("\\boxed", "\\fbox")):
-            end = _BARE_END.search(text, match.end(), match.end() + MAX_ANSWER)
+            end = _BARE_END.search(text, match.end(), match.end() + _LONGEST_BARE)
             if end is not None and text[match.end() : end.start()].strip():
                 last = (match.end(), end.start())
     return (last[1], text[slice(*last)]) if last[0] >= 0 else (-1, None)
