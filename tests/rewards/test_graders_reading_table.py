@@ -102,7 +102,7 @@ def test_no_form_of_a_ground_truth_accepts_another_value() -> None:
         "Answer: " + "\\begin{a}" * 400,
         "### Answer\n" * 9_000,
         "Answer:" + "\n$" * 1_900,
-        "Answer: " + "{" * 900 + "34" + "}" * 900,
+        "Answer: " + "{" * 900 + "35" + "}" * 900,
         "Answer: " + "<b>" * 600,
         "Answer: 1" + " 000" * 480,
         "Answer: " + "f(" * 30 + "2" + ")" * 30 + " = 34",
@@ -113,4 +113,4 @@ def test_hostile_forms_are_wrong_and_quick(text: str) -> None:
         start = time.process_time()
         verdict = grade(text, gold)
         assert time.process_time() - start < 1
-        assert not verdict.correct or text.count("{34}")
+        assert not verdict.correct

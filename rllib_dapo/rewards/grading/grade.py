@@ -224,7 +224,7 @@ def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tu
 
 
 def _has_relations(tree: Tree) -> bool:
-    return tree[0] == "set" and any(item[0] == "rel" for item in tree[2])
+    return bool(tree[0] == "set") and any(item[0] == "rel" for item in tree[2])
 
 
 def _read(gold: object) -> Gold:
