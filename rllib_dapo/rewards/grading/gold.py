@@ -12,10 +12,11 @@ from rllib_dapo.errors import DataError
 from rllib_dapo.rewards.grading.choices import choice_of
 from rllib_dapo.rewards.grading.equality import explicit
 from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_characters
-from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_number
+from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_counted
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.recipe import normalize_strict
+from rllib_dapo.rewards.grading.stated import after_value_name, without_repeated_name
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variables
 
 
@@ -94,15 +95,17 @@ def _parse_gold(text: str) -> Gold:
     if braces.count("{") != braces.count("}"):
         raise DataError(f"found {stripped!r}, whose braces do not balance")
     try:
-        number = parse_number(fraction_signs(plain), trusted=True)
+        number = parse_counted(fraction_signs(plain), trusted=True)
     except (TooLargeError, ZeroDivisionError) as error:
         raise DataError(f"found {stripped[:80]!r}: {error}") from error
     if number is not None or plain.isalpha():
         return Gold(stripped, strict, plain, normal, number, choice=choice_of(flat))
     kept = clean(flat, keep_name=True)
     tree, unit = _read_tree(kept)
-    named = tree is not None and _names_matter(tree)
-    if named:
+    one_name = after_value_name(kept) or without_repeated_name(kept, indexed=False) != kept
+    named = tree is not None and not one_name and _names_matter(tree)
+    if named or "=" in plain:  # An equation that cannot be read is compared as a text.
+        named = True
         plain, normal = kept, normalize_robust(kept, keep_name=True)
     elif kept != plain:
         tree, unit = _read_tree(plain)

@@ -32,7 +32,7 @@ from rllib_dapo.rewards.grading.extract import (
     extract_strict,
 )
 from rllib_dapo.rewards.grading.gold import Gold, parse_gold
-from rllib_dapo.rewards.grading.literals import TooLargeError, parse_number
+from rllib_dapo.rewards.grading.literals import TooLargeError, parse_counted
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.pool import PoolSettings, shared_pool
@@ -206,7 +206,7 @@ def _compare(extracted: str, gold: Gold) -> MatchedBy | tuple[Tree, Tree]:
     if gold.number is not None:
         # A number is equal to a number only. A string comparison ignores spaces and would turn
         # the list "3 4" into 34.
-        number = parse_number(fraction_signs(extracted))
+        number = parse_counted(fraction_signs(extracted))
         return "value" if number is not None and number.equals_gold(gold.number) else "different"
     if normalize_robust(extracted, keep_name=gold.named) == gold.normal:
         return "string"
@@ -220,6 +220,8 @@ def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tu
         return "different"
     mixed_up = unit and gold_unit and unit != gold_unit
     answer, value = on_the_line(tree, gold), on_the_line(gold, tree)
+    if _has_relations(value) and not _has_relations(answer):
+        return "different"  # 3 or 4 does not say which is x in x = 3, y = 4.
     if mixed_up or not comparable(answer, value) or not allowed(answer, value):
         return "different"
     try:
@@ -227,6 +229,10 @@ def _compare_trees(extracted: str, gold: Tree, gold_unit: str) -> MatchedBy | tu
         return "symbolic" if same and as_finished(tree, gold) else "different"
     except NotRationalError:
         return (answer, value) if as_finished(tree, gold) else "different"
+
+
+def _has_relations(tree: Tree) -> bool:
+    return bool(tree[0] == "set") and any(item[0] == "rel" for item in tree[2])
 
 
 def _read(gold: object) -> Gold:

@@ -9,9 +9,10 @@ policy that copies the question must not be rewarded for it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from rllib_dapo.rewards.grading.nouns import split_noun
 from rllib_dapo.rewards.grading.units import CURRENCIES, canonical_unit
 
 MAX_DIGITS = 1_000
@@ -32,10 +33,12 @@ class Number:
     Attributes:
         value: the number in front of the unit; `42\%` has the value 42.
         unit: its canonical name (`"%"`, `"dollar"`, `"centimetre"`), or None.
+        noun: the words of what was counted, as in `34 llamas`; they are stemmed.
     """
 
     value: Fraction
     unit: str | None = None
+    noun: frozenset[str] = frozenset()
 
     def equals_gold(self, gold: Number) -> bool:
         r"""Return whether this answer is the `gold` value. The comparison is not symmetric.
@@ -47,6 +50,10 @@ class Number:
         """
         if self.unit and gold.unit and self.unit != gold.unit:
             return False
+        if gold.noun and self.unit:
+            return False
+        if self.noun and (gold.unit or (gold.noun and not self.noun & gold.noun)):
+            return False
         if self.unit == "%" and gold.unit is None and 0 < abs(gold.value) < 1:
             return self.value / 100 == gold.value
         return self.value == gold.value
@@ -56,23 +63,33 @@ class Number:
 # one pass, and no input makes these patterns backtrack beyond linear time.
 _INT = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
 _TEX_ARGUMENT = rf"(?:\{{\s*([+-]?{_INT})\s*\}}|\s*([0-9]))"
-_TEX_FRACTION = rf"\\[dtc]?frac{_TEX_ARGUMENT}\s*{_TEX_ARGUMENT}"
+_TEX_FRACTION = rf"\\[dtc]?frac\s*{_TEX_ARGUMENT}\s*{_TEX_ARGUMENT}"
 _NUMBER = re.compile(
     rf"(?:(?P<whole>{_INT})\s*)?(?P<tex>{_TEX_FRACTION})"
     rf"|(?:(?P<whole2>{_INT})\s+)?(?P<top>{_INT})\s*/\s*(?P<bottom>{_INT})"
     rf"|(?P<integer>{_INT})?(?:\.(?P<decimals>[0-9]*))?(?:[eE](?P<exponent>[+-]?[0-9]+))?"
 )
 _POWER_OF_TEN = re.compile(
-    r"\s*(?:\\times|×|\\cdot)\s*10\s*\^\s*(?:\{\s*([+-]?[0-9]+)\s*\}|([0-9]))"
+    r"\s*(?:\\times|×|\\cdot|·|\*|[xX](?=\s*10\s*(?:\^|\*\*)))\s*10\s*(?:\^|\*\*)\s*"
+    r"(?:[{(]\s*([+-]?[0-9]+)\s*[})]|([+-]?[0-9]+))"
+)
+_REPEATING = re.compile(
+    r"(?P<integer>[0-9]*)\.(?P<decimals>[0-9]*)\\(?:overline|bar|dot)\s?"
+    r"(?:\{(?P<repeated>[0-9]{1,100})\}|(?P<digit>[0-9]))"
 )
 _SIGN = re.compile(r"[+-]?\s?")
 _CURRENCY = re.compile(r"(\\\$|\$|€|£|¥)?\s?")
-_GROUP = re.compile(r"(?<=[0-9])(?:,?\\[,!;: ]|\{,\}|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+_GROUP = re.compile(r"(?<=[0-9])(?:,?\\[,;!: ]\s?|\{,\}\s?|[\u2009\u202f])(?=[0-9]{3}(?![0-9]))")
+_SPACED = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?![0-9]|,[0-9]|\s*/|\s[0-9])")
 
 
 def thousands(text: str, separator: str) -> str:
     r"""Replace what LaTeX puts between groups of three digits (`\,`) by `separator`."""
-    return _GROUP.sub(separator, text)
+    text = _GROUP.sub(separator, text)
+    if " " in text and (spaced := _SPACED.match(text)):
+        # Only at the beginning: behind a comma or another number it may be an item of a list.
+        text = spaced.group().replace(" ", separator) + text[spaced.end() :]
+    return text
 
 
 def parse_number(text: str, *, trusted: bool = False) -> Number | None:
@@ -80,8 +97,9 @@ def parse_number(text: str, *, trusted: bool = False) -> Number | None:
 
     Args:
         text: a text without math delimiters or emphasis; see `extract.clean`.
-        trusted: whether the text is a ground truth. In one, `84/2` and `1.5 \times 10^3` are
-            worked out; in an answer they count as not evaluated.
+        trusted: whether the text is a ground truth. In one, `84/2` and `15 \times 10^3` are
+            worked out; in an answer they count as not evaluated. Scientific notation whose
+            first factor is from 1 to below 10, as in `1.5 \times 10^3`, is a value in both.
 
     Returns:
         The number, or None if `text` is not a literal.
@@ -97,16 +115,18 @@ def parse_number(text: str, *, trusted: bool = False) -> Number | None:
     position = currency.end()
     if sign == "" and currency.group(1):
         sign, position = _read_sign(text, position)
-    match = _NUMBER.match(text, position)
+    match = _REPEATING.match(text, position) or _NUMBER.match(text, position)
     if match is None or match.end() == position:
         return None
     if match.end() - position > MAX_DIGITS:
         raise TooLargeError(f"a number has more than {MAX_DIGITS} characters")
-    value = _value(match, trusted=trusted)
+    value = _repeating(match) if match.re is _REPEATING else _value(match, trusted=trusted)
     if value is None:
         return None
     position = match.end()
-    if trusted and (power := _POWER_OF_TEN.match(text, position)):
+    if power := _POWER_OF_TEN.match(text, position):
+        if not trusted and (not 1 <= value < 10 or match.group().strip("0123456789.")):
+            return None  # 20 × 10³ and 1/2 × 10³ are products to be worked out.
         value *= _power_of_ten(power.group(1) or power.group(2))
         position = power.end()
     unit = canonical_unit(text[position:])
@@ -138,6 +158,13 @@ def _value(match: re.Match[str], *, trusted: bool) -> Fraction | None:
     return value * _power_of_ten(match["exponent"]) if match["exponent"] else value
 
 
+def _repeating(match: re.Match[str]) -> Fraction:
+    r"""Return the value of 0.1\overline{6}: the sum of a geometric series."""
+    decimals, repeated = match["decimals"], match["repeated"] or match["digit"]
+    head = Fraction(int((match["integer"] or "0") + decimals), 10 ** len(decimals))
+    return head + Fraction(int(repeated), 10 ** len(decimals) * (10 ** len(repeated) - 1))
+
+
 def _fraction(whole: str | None, top: str, bottom: str, *, trusted: bool) -> Fraction | None:
     if _int(bottom) == 0:
         if trusted:
@@ -160,3 +187,18 @@ def _power_of_ten(exponent: str) -> Fraction:
     if len(exponent) > 6 or abs(int(exponent)) > MAX_EXPONENT:
         raise TooLargeError(f"an exponent is beyond ±{MAX_EXPONENT}")
     return Fraction(10) ** int(exponent)
+
+
+def parse_counted(text: str, *, trusted: bool = False) -> Number | None:
+    """Read a number like `parse_number`, which may have the noun of what was counted behind it.
+
+    Raises:
+        TooLargeError, ZeroDivisionError: see `parse_number`.
+    """
+    number = parse_number(text, trusted=trusted)
+    if number is not None and (trusted or number.unit or not text[-1:].isalpha()):
+        return number
+    if (split := split_noun(text)) is None:
+        return number
+    number = parse_number(split[0], trusted=trusted)
+    return None if number is None or number.unit else replace(number, noun=split[1])

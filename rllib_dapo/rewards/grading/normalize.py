@@ -14,6 +14,11 @@ from rllib_dapo.rewards.grading.extract import clean
 _FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|overline)\{([^{}]*)\}"
 )
+# An \\overline over letters is a name; over digits it makes another number.
+_NAMED_FONT = re.compile(
+    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|overline(?=\{[A-Za-z]))"
+    r"\{([^{}]*)\}"
+)
 _FRACTION = re.compile(r"\\frac\s?([0-9A-Za-z])\s?([0-9A-Za-z])")
 _HALF_BRACED = re.compile(r"\\frac(\{[^{}]*\})([0-9A-Za-z])")
 _BRACED_LAST = re.compile(r"\\frac\s?([0-9A-Za-z])(\{[^{}]*\})")
@@ -41,11 +46,14 @@ _SIGNS = str.maketrans(
         "⅔": r"\frac{2}{3}",
     }
 )
+_RAISED = re.compile("[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]{2,}|[⁻⁺][⁰¹²³⁴⁵⁶⁷⁸⁹]|[⁰¹⁴⁵⁶⁷⁸⁹]")
+_RAISED_DIGITS = str.maketrans("⁻⁺⁰¹²³⁴⁵⁶⁷⁸⁹", "-+0123456789")
 _SIZE = re.compile(r"\\(?:left|right|[bB]ig{1,2}[lr]?|displaystyle)(?![A-Za-z])")
 _SPACING = re.compile(r"\\[,;:! ]|~|\\q?quad(?![A-Za-z])")
 _SYNONYM = re.compile(r"\\(?:([dtc]frac)|(leq|geq|neq))(?![A-Za-z])")
 _LONE_BRACES = re.compile(r"([\^_])\{([^{}\s\\])\}")
 _SPACE_KEPT = re.compile(r"(?<=[0-9])\s+(?=[0-9])|(?<=[A-Za-z])\s+(?=[A-Za-z])")
+_SENTENCE = re.compile(r"[A-Z]?[a-z]+(?:[ ,.'-]{1,3}[A-Z]?[a-z]+)*")
 _WORDS = frozenset({"yes", "no", "true", "false", "none", "even", "odd"})
 
 
@@ -59,6 +67,8 @@ def normalize_robust(text: str, *, keep_name: bool = False) -> str:
 
 def fraction_signs(text: str) -> str:
     """Write single characters such as `½`, `²` and `π` in `text` out in LaTeX."""
+    if not text.isascii():
+        text = _RAISED.sub(lambda m: "^{" + m.group().translate(_RAISED_DIGITS) + "}", text)
     return text.translate(_SIGNS)
 
 
@@ -82,11 +92,18 @@ def _robust_once(text: str, *, keep_name: bool) -> str:
     text = clean(text, keep_name=keep_name).translate(_SIGNS)
     text = without_layout(text)
     text = _SYNONYM.sub(lambda m: "\\frac" if m[1] else "\\" + m[2][:-1], text)
-    text = _FONT.sub(r"\1", text)
+    text = _NAMED_FONT.sub(r"\1", text)
     text = _FRACTION.sub(r"\\frac{\1}{\2}", text)
     text = _HALF_BRACED.sub(r"\\frac\1{\2}", text)
     text = _BRACED_LAST.sub(r"\\frac{\1}\2", text)
     text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _LONE_BRACES.sub(r"\1\2", text)
     text = "".join(_SPACE_KEPT.sub("\0", text).split()).replace("\0", " ")
-    return text.lower() if text.lower() in _WORDS else text
+    return text.lower() if _is_prose(text) else text
+
+
+def _is_prose(text: str) -> bool:
+    """Return whether capitals mean nothing: in Yes, No solution and EVELYN, but not in AB."""
+    if text.lower() in _WORDS or _SENTENCE.fullmatch(text):
+        return True
+    return len(text) > 4 and text.isalpha() and text.isupper() and not text.startswith("ABCD")

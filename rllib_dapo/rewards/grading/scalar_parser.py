@@ -124,7 +124,7 @@ class ScalarParser(ABC):
                 tree = times(tree, self._factor())
             elif self.accept("/"):
                 tree, divided = over(tree, self._factor()), True
-            elif self._starts_factor():
+            elif self._starts_factor() or self._number_follows(tree):
                 if divided:
                     raise UnreadableError("a/b c may be (a/b)c or a/(bc)")
                 tree = times(tree, self._factor())
@@ -141,6 +141,13 @@ class ScalarParser(ABC):
             return known or text == "pi"
         bracket = text in ("(", "[", "{") or (text == "|" and not self._bars)
         return kind_of == "name" or (kind_of == "sign" and bracket)
+
+    def _number_follows(self, tree: Tree) -> bool:
+        r"""Return whether a number is the next factor: in (n+1)2^n and 2^{3}5^{2}, not in x 2."""
+        if not self.peek(of="number") or self.at == 0 or tree[0] == "tuple":
+            return False
+        before = self.tokens[self.at - 1].text
+        return before == ")" or (before == "}" and (tree[0] == "^" or tree[-1][0] == "^"))
 
     def _factor(self) -> Tree:
         r"""Read a power, or a mixed number: 2\frac{1}{3} is 7/3 and not a product."""

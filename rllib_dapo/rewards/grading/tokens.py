@@ -39,7 +39,8 @@ _TOKEN = re.compile(
 )
 _ENVIRONMENT = re.compile(r"\\(begin|end)\s?\{([a-z]*)\}")
 _UNIT = re.compile(
-    rf"(?:{_TEXT}(?:\s?\^\s?\{{?[23]\}}?)?|\^\s?\{{?\\circ\s?\}}?|\s[A-Za-z]{{2,}})\Z"
+    rf"(?:{_TEXT}(?:\s?\^\s?\{{?[23]\}}?)?|\^\s?\{{?\\circ\s?\}}?"
+    r"|\s(?:(?:square|cubic|sq|cu)\.? )?[A-Za-z]{2,}(?:\s?\^\s?\{?[23]\}?)?)\Z"
 )
 _COMMA_GROUPS = re.compile(r"(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,.]|\s?,)")
 _DEFINITION = re.compile(r"[A-Za-z]\s?\(\s?[a-z](?:\s?,\s?[a-z])*\s?\)\s?=(?=[^=]*\Z)")
