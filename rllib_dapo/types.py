@@ -29,8 +29,8 @@ position of its first token and the version of the weights, in order: with `((0,
 version 3 sampled tokens 0 to 56, and version 4 the rest."""
 
 FinishReason = Literal["stop", "length", "abort"]
-"""Why a completion ended: `stop` (an EOS or another stop was sampled), `length` (it was truncated at the limit) or
-`abort` (the sampler withdrew it; it is never trained on)."""
+"""Why a completion ended: `stop` (an EOS or another stop was sampled), `length` (it was truncated
+at the limit) or `abort` (the sampler withdrew it; it is never trained on)."""
 
 
 @dataclass(frozen=True, slots=True)

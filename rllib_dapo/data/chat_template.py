@@ -134,9 +134,7 @@ def _clock(day: Any) -> Any:
         refuse(f"{_SETTING}.{_CLOCK}", day, "use a day such as '2026-07-01', in quotes")
 
 
-def _reads_the_clock(
-    tokenizer: ChatTokenizer, template: str, options: Mapping[str, Any]
-) -> bool:
+def _reads_the_clock(tokenizer: ChatTokenizer, template: str, options: Mapping[str, Any]) -> bool:
     """Whether the rendered text changes with the day."""
     if _CLOCK not in template:
         return False

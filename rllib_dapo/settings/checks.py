@@ -7,8 +7,7 @@ checks what does. Every message names the setting, its value and the remedy.
 from __future__ import annotations
 
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -114,16 +113,9 @@ def _complaint(
     else:
         remedies = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Remedy)]
         parts += [remedy.text.format(settings=settings) for remedy in remedies]
-    if isinstance(first["input"], bool) and _takes_any_text(kind):
+    if isinstance(first["input"], bool) and first["type"] == "string_type":
         parts.append("YAML reads on, off, yes and no as true or false: put the word in quotes")
     return "; ".join(parts)
-
-
-def _takes_any_text(kind: Any) -> bool:
-    """Whether a setting of this type, or a part of it, may be any text, also `on` or `no`."""
-    return kind is str or (
-        get_origin(kind) is not Literal and any(map(_takes_any_text, get_args(kind)))
-    )
 
 
 # -- Stops ------------------------------------------------------------------------------------
