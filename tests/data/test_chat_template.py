@@ -88,11 +88,8 @@ def test_a_day_is_a_date(day):
     ("template", "after"),
     [
         (CHAT_TEMPLATE, "<eos>"),
-        (
-            "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}\n{% endfor %}",
-            "\n[user]1\n",
-        ),
-        ("{% for m in messages %}{{ m.content }}{% endfor %}", "1"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content }}#{% endfor %}", "#"),
+        ("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}", "[user]1"),
         ("{% for m in messages %}{{ raise_exception('no') }}{% endfor %}", None),
         ("the same for all", None),
     ],
