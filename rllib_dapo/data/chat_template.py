@@ -51,7 +51,7 @@ def template_options(tokenizer: ChatTokenizer, given: Mapping[str, Any]) -> dict
     """
     template = _source(tokenizer)
     for key, value in given.items():
-        _check_key(key, template)
+        _check_key(key, value, template)
         _check_plain(value, f"{_SETTING}.{key}")
     options = dict(given)
     if _CLOCK in options:
@@ -93,16 +93,16 @@ def _source(tokenizer: ChatTokenizer) -> str:
     return "\n".join(template.values()) if isinstance(template, Mapping) else str(template)
 
 
-def _check_key(key: str, template: str) -> None:
+def _check_key(key: str, value: Any, template: str) -> None:
     """Refuse what the call sets itself, and what would change nothing."""
     if key in _SET_BY_US:
-        refuse(f"{_SETTING}.{key}", "…", "rendering a prompt sets this itself; leave it out")
+        refuse(f"{_SETTING}.{key}", value, "rendering a prompt sets this itself; leave it out")
     words = set(re.findall(r"[A-Za-z_]\w*", template))
     if key in words or key in _PASSED_BY_NAME:
         return
     near = difflib.get_close_matches(key, words, n=1, cutoff=0.6)
     hint = f"; did you mean `{near[0]}`?" if near else ""
-    refuse(_SETTING, {key: "…"}, f"the model's chat template does not read `{key}`{hint}")
+    refuse(_SETTING, {key: value}, f"the model's chat template does not read `{key}`{hint}")
 
 
 def _check_plain(value: Any, name: str, depth: int = 0) -> None:

@@ -113,7 +113,7 @@ def _complaint(
     else:
         remedies = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Remedy)]
         parts += [remedy.text.format(settings=settings) for remedy in remedies]
-    if isinstance(first["input"], bool) and first["type"] == "string_type":
+    if any(isinstance(e["input"], bool) and e["type"] == "string_type" for e in error.errors()):
         parts.append("YAML reads on, off, yes and no as true or false: put the word in quotes")
     return "; ".join(parts)
 
