@@ -68,6 +68,12 @@ def template_options(tokenizer: ChatTokenizer, given: Mapping[str, Any]) -> dict
     return options
 
 
+def todays_date(tokenizer: ChatTokenizer) -> dict[str, Any]:
+    """`chat_template_kwargs` that fix the day to today, for work that is never resumed."""
+    writes = _CLOCK in _source(tokenizer)
+    return {_CLOCK: date.today().isoformat()} if writes else {}
+
+
 def after_a_turn(tokenizer: ChatTokenizer, options: Mapping[str, Any]) -> str | None:
     """The text that the template writes after an assistant's turn, or None if it is not known.
 
