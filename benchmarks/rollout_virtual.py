@@ -19,6 +19,7 @@ from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine
 from rllib_dapo.rollout.runner_calls import CallResults
 from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, completion_seed
+from rllib_dapo.rollout.stops import Stops
 from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
@@ -108,8 +109,9 @@ class VirtualCalls:
         tokenizer = load_tokenizer(facts.path, trust_remote_code=False)
         renderer = PromptRenderer.from_settings(config)
         another = partial(make_env, config.env, config.env_config)
+        stops = Stops.from_settings(config, renderer)
         episodes = TextEpisodes(
-            lambda ref: self.env, lambda ref: another(), renderer, tokenizer, None
+            lambda ref: self.env, lambda ref: another(), renderer, tokenizer, stops, None
         )
         special = set(tokenizer.all_special_ids)
         words = [i for i in range(len(tokenizer)) if i not in special]

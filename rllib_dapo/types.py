@@ -29,8 +29,8 @@ position of its first token and the version of the weights, in order: with `((0,
 version 3 sampled tokens 0 to 56, and version 4 the rest."""
 
 FinishReason = Literal["stop", "length", "abort"]
-"""Why a completion ended: `stop` (an EOS was sampled), `length` (it was truncated at the limit) or
-`abort` (the sampler withdrew it; it is never trained on)."""
+"""Why a completion ended: `stop` (an EOS or another stop was sampled), `length` (it was truncated
+at the limit) or `abort` (the sampler withdrew it; it is never trained on)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Completion:
     """One sampled and scored completion.
 
     Attributes:
-        token_ids: int64[T], the sampled ids, including the closing EOS if one was sampled.
+        token_ids: int64[T], the sampled ids, including what ended the completion.
         logprobs: float32[T], the log-probability (nats) of each sampled token under the
             distribution from which it was sampled (after temperature).
         text: the decoded completion that the environment scored.

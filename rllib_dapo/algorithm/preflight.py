@@ -13,11 +13,13 @@ from rllib_dapo.algorithm.export import check_export
 from rllib_dapo.algorithm.initial_weights import check_initial_weights
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.envs.make import make_env
+from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.facts import load_config, model_facts
 from rllib_dapo.model.lora import check_lora
 from rllib_dapo.model.packable import check_packable
 from rllib_dapo.rewards.composition import check_rewards
+from rllib_dapo.rollout.stops import Stops
 from rllib_dapo.settings.run import RunSettings
 
 
@@ -84,12 +86,31 @@ def _check_model(config: RunSettings) -> None:
         )
     check_initial_weights(config)
     check_export(config)
-    PromptRenderer.from_settings(config)  # refuses impossible prompts
+    renderer = PromptRenderer.from_settings(config)  # refuses impossible prompts
+    Stops.from_settings(config, renderer)  # refuses stops that no completion can have
 
 
 def _check_environment(config: RunSettings) -> None:
     """The environment can be made; this reads the data."""
-    make_env(config.env, config.env_config).close()
+    env = make_env(config.env, config.env_config)
+    _check_form_of_answers(config, env)
+    env.close()
+
+
+def _check_form_of_answers(config: RunSettings, env: Any) -> None:
+    """The prompt must not ask for a form of the answer that the grader does not read."""
+    strict = isinstance(env.unwrapped, MathEnv) and config.env_config.get("grader") == "strict"
+    if config.prompt_template != "boxed" or not strict:
+        return
+    _, info = env.reset(seed=0, options={"index": 0})
+    taught = any("answer:" in shot.get("answer", "").lower() for shot in config.few_shot)
+    if "messages" not in info and not taught:  # chats keep their own wording
+        refuse(
+            "prompt_template",
+            "boxed",
+            "it asks for \\boxed{}, and grader='strict' reads a line `Answer: …` only, so no "
+            "completion would ever be correct; use prompt_template='dapo' or grader='robust'",
+        )
 
 
 def _check_evaluation(config: RunSettings) -> None:

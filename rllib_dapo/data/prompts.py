@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, get_args
 
 import numpy as np
 
-from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.data.chat_template import template_options
+from rllib_dapo.errors import DataError, SettingError, refuse
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.settings.choices import ChatMode
 from rllib_dapo.settings.general import DAPOSettings
@@ -97,8 +99,13 @@ class PromptRenderer:
             problem, in the same template: as chat turns, or as text between blank lines.
         chat: whether to use the tokenizer's chat template: `always`, `never`, or `auto` (if
             it has one).
+        chat_template_kwargs: variables for the chat template, see `chat_template`.
         max_prompt_length: the longest prompt in tokens, special tokens included; None for no
             limit.
+
+    Attributes:
+        uses_chat: whether prompts go through the chat template.
+        template_options: further keywords of `apply_chat_template`.
 
     Raises:
         SettingError: an argument is impossible, or the chat template refuses the messages
@@ -113,6 +120,7 @@ class PromptRenderer:
         system: str | None = None,
         few_shot: Sequence[Mapping[str, str]] = (),
         chat: ChatMode = "auto",
+        chat_template_kwargs: Mapping[str, Any] = MappingProxyType({}),
         max_prompt_length: int | None = None,
     ) -> None:
         if chat not in get_args(ChatMode):
@@ -135,8 +143,17 @@ class PromptRenderer:
         self._head, self._tail = _split_template(template)
         self._system = system
         self._few_shot = _check_few_shot(few_shot)
+        self.template_options: dict[str, Any] = {}
         if self.uses_chat:
+            self.template_options = template_options(tokenizer, chat_template_kwargs)
             self._try_chat_template()
+        elif chat_template_kwargs:
+            refuse(
+                "chat_template_kwargs",
+                dict(chat_template_kwargs),
+                f"prompts do not go through a chat template (chat={chat!r}, and the tokenizer has "
+                f"{'one' if has_template else 'none'}); leave it out",
+            )
 
     @classmethod
     def from_settings(cls, settings: DAPOSettings) -> PromptRenderer:
@@ -153,6 +170,7 @@ class PromptRenderer:
             system=settings.system_prompt,
             few_shot=settings.few_shot,
             chat=settings.chat,
+            chat_template_kwargs=settings.chat_template_kwargs,
             max_prompt_length=settings.max_prompt_length,
         )
 
@@ -185,6 +203,7 @@ class PromptRenderer:
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=False,
+                **self.template_options,
             )
             return np.array([len(ids) for ids in rows], dtype=np.int64)
         texts = [self._plain_text(observation) for observation in observations]
@@ -216,7 +235,7 @@ class PromptRenderer:
         return self._head + problem + self._tail
 
     def _render_chat(self, messages: list[dict[str, str]]) -> tuple[list[int], str]:
-        apply = self._tokenizer.apply_chat_template
+        apply = partial(self._tokenizer.apply_chat_template, **self.template_options)
         ids = apply(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
         return list(ids), apply(messages, add_generation_prompt=True, tokenize=False)
 

@@ -33,6 +33,7 @@ from rllib_dapo.rollout.sampling_job import (
     completion_seed,
     training_sampling,
 )
+from rllib_dapo.rollout.stops import Stops
 from rllib_dapo.rollout.text_episodes import TextEpisodes, as_episodes, failed_group
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt
@@ -52,11 +53,14 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._facts = model_facts(self.config.language_model, trust_remote_code=trust)
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
         self._rewards = RewardComposer.from_settings(self.config) if self._has_engine else None
+        renderer = PromptRenderer.from_settings(self.config)
+        self._stops = Stops.from_settings(self.config, renderer)
         self._episodes = TextEpisodes(
             self._environment,
             self._another_environment,
-            PromptRenderer.from_settings(self.config),
+            renderer,
             tokenizer,
+            self._stops,
             self._rewards,
         )
         self._engine: InferenceEngine | None = None
@@ -88,7 +92,9 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
             self._facts.path,
             dtype=config.dtype,
             max_model_len=config.max_prompt_length + config.max_completion_length,
-            stop_token_ids=self._facts.stop_token_ids,
+            stop_token_ids=self._stops.token_ids,
+            stop=self._stops.strings,
+            skip_special_tokens=self._stops.skip_special_tokens,
             seed=config.seed or 0,
             trust_remote_code=config.trust_remote_code,
             kv_cache_gib=config.kv_cache_gib,

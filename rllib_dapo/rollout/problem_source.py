@@ -16,6 +16,8 @@ from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.rollout.single_step import try_single_step
+from rllib_dapo.rollout.text_episodes import find_score_group
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import IntArray, ProblemRef
 
@@ -35,11 +37,13 @@ class ProblemSource:
     problems that are in the training and in the evaluation data.
 
     Raises:
-        SettingError: no problem fits, in the whole data or in one source of a mixture.
+        SettingError: no problem fits, in the whole data or in one source of a mixture; or an
+            environment has several turns.
     """
 
     def __init__(self, config: RunSettings) -> None:
         env = make_env(config.env, config.env_config)
+        _try_environment(env)
         training = _Posed.of(env, config, "env_config")
         size = training.size if training.fitting is None else len(training.fitting)
         self._fitting = training.fitting
@@ -49,6 +53,7 @@ class ProblemSource:
         self._evaluation = training
         if (evaluation.env, evaluation.env_config) != (config.env, config.env_config):
             env = make_env(evaluation.env, evaluation.env_config)
+            _try_environment(env)
             self._evaluation = _Posed.of(env, config, "evaluation_config")
         if config.evaluation_interval:
             _warn_of_overlap(training, self._evaluation)
@@ -176,6 +181,12 @@ def _observations(env: Any, indices: list[int]) -> Iterator[list[Any]]:
             observation, info = env.reset(seed=index, options={"index": index})
             posed.append(info.get("messages", observation))
         yield posed
+
+
+def _try_environment(env: Any) -> None:
+    """Refuse an environment of several turns before engines start."""
+    if find_score_group(env) is None:  # otherwise no completion is played by `step`
+        try_single_step(env)
 
 
 def _warn_of_overlap(training: _Posed, evaluation: _Posed) -> None:

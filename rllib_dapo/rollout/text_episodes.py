@@ -19,6 +19,8 @@ from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.rewards.composition import PlayedCompletion, RewardComposer
 from rllib_dapo.rewards.reflection import count_reflections
 from rllib_dapo.rollout.engine.base import SampledCompletion
+from rllib_dapo.rollout.single_step import MultiTurnError, require_end
+from rllib_dapo.rollout.stops import Stops
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 Scored = tuple[float | None, Mapping[str, Any]]
@@ -40,6 +42,7 @@ class TextEpisodes:
         another: makes another instance of that environment.
         renderer: turns what the environment poses into a prompt.
         tokenizer: decodes completions.
+        stops: say which part of a completion is its text.
         rewards: composes the reward with the user's reward functions; with None, the
             environment's score is the reward.
     """
@@ -50,6 +53,7 @@ class TextEpisodes:
         another: Callable[[ProblemRef], Any],
         renderer: PromptRenderer,
         tokenizer: Any,
+        stops: Stops,
         rewards: RewardComposer | None,
     ) -> None:
         self._environment = environment
@@ -57,6 +61,7 @@ class TextEpisodes:
         self._spare: dict[bool, list[Any]] = {False: [], True: []}  # by `ref.evaluation`
         self._renderer = renderer
         self._tokenizer = tokenizer
+        self._stops = stops
         self._rewards = rewards
         self._lock = threading.Lock()  # one thread at a time uses `environment`
         self._rewards_lock = threading.Lock()  # one thread at a time calls the reward functions
@@ -88,9 +93,12 @@ class TextEpisodes:
 
         Raises:
             RewardError: a function failed and `reward_failure` is `error`, or too many hang.
+            MultiTurnError: the environment goes on after its first step.
         """
         try:
             played = self._play(ref, sampled)
+        except MultiTurnError:  # no other problem would do better
+            raise
         except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
             return failed_group(ref, error, version, prompt)
         oldest = min((c.versions[0][1] for c in sampled if c.versions), default=version)
@@ -111,7 +119,7 @@ class TextEpisodes:
         self, ref: ProblemRef, sampled: Sequence[SampledCompletion]
     ) -> list[PlayedCompletion]:
         """One episode for each completion, all from the same reset."""
-        texts = [self._tokenizer.decode(c.token_ids, skip_special_tokens=True) for c in sampled]
+        texts = [self._stops.text(self._tokenizer, c.token_ids) for c in sampled]
         if find_score_group(self._environment(ref)) is None:
             scored = [self._step(ref, text) for text in texts]
         else:
@@ -126,7 +134,8 @@ class TextEpisodes:
         env = self._environment(ref)
         with self._lock:
             problem, _ = env.reset(seed=ref.seed, options=ref.options)
-            _, score, _, _, info = env.step(text)
+            _, score, terminated, truncated, info = env.step(text)
+        require_end(env, terminated, truncated)
         return problem, (score, info)
 
     def _score_together(self, ref: ProblemRef, texts: list[str]) -> list[tuple[str, Scored]]:

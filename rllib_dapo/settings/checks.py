@@ -7,8 +7,7 @@ checks what does. Every message names the setting, its value and the remedy.
 from __future__ import annotations
 
 from functools import cache
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -26,6 +25,14 @@ _SAID_BY_THE_REMEDY = (
 """Errors of pydantic to which its own message adds nothing."""
 
 
+_MEANT = {
+    "True": ("on", "always"),
+    "False": ("off", "never", "none"),
+    "None": ("none",),
+}
+"""The words that YAML's true, false and null may stand for, the likeliest first."""
+
+
 def check_settings(settings: RunSettings) -> None:
     """Refuse impossible settings.
 
@@ -35,6 +42,7 @@ def check_settings(settings: RunSettings) -> None:
     """
     for name in setting_kinds():
         check_value(name, getattr(settings, name), settings)
+    _check_stops(settings)
     _check_minibatch(settings)
     _check_schedule(settings)
     _check_importance(settings)
@@ -73,15 +81,14 @@ def check_value(name: str, value: Any, settings: DAPOSettings | None = None) -> 
 
 
 def word_for(name: str, value: Any) -> Any:
-    """Return the word that a boolean in a YAML file stands for, or any other value as it is.
+    """Return the word that a value in a YAML file stands for, or the value as it is.
 
-    YAML reads `on` and `off` without quotes as true and false. Where they are words of the
-    setting (`progress: off`), the words are meant.
+    Without quotes, YAML reads on, yes, off and no as true and false, and null and ~ as nothing.
+    Where the setting is one of some words, the words are meant: `progress: off` is `off`,
+    `chat: no` is `never`, and `importance_sampling: null` is `none`.
     """
-    if not isinstance(value, bool) or name not in setting_kinds():
-        return value
-    word = "on" if value else "off"
-    return word if word in get_args(setting_kinds()[name]) else value
+    words = get_args(setting_kinds()[name]) if name in setting_kinds() else ()
+    return next((word for word in _MEANT.get(repr(value), ()) if word in words), value)
 
 
 @cache
@@ -106,16 +113,34 @@ def _complaint(
     else:
         remedies = [m for m in getattr(kind, "__metadata__", ()) if isinstance(m, Remedy)]
         parts += [remedy.text.format(settings=settings) for remedy in remedies]
-    if isinstance(value, bool) and _takes_text(kind):
+    if any(isinstance(e["input"], bool) and e["type"] == "string_type" for e in error.errors()):
         parts.append("YAML reads on, off, yes and no as true or false: put the word in quotes")
     return "; ".join(parts)
 
 
-def _takes_text(kind: Any) -> bool:
-    """Whether a setting of this type may be text."""
-    if get_origin(kind) in (Annotated, Literal, Union, UnionType):
-        return any(map(_takes_text, get_args(kind)))
-    return kind is str or isinstance(kind, str)
+# -- Stops ------------------------------------------------------------------------------------
+
+
+def _check_stops(settings: RunSettings) -> None:
+    """A stop is a text of at least one character that no worked example contains."""
+    strings = [settings.stop] if isinstance(settings.stop, str) else settings.stop
+    for string in strings:
+        if not string:
+            refuse("stop", settings.stop, "an empty text cannot be found; leave it out")
+        for number, shot in enumerate(settings.few_shot):
+            if string in shot.get("answer", ""):
+                refuse(
+                    "stop",
+                    settings.stop,
+                    f"few_shot[{number}] has {string!r} inside its answer, so a completion in this "
+                    "form would be cut before its end; use another stop",
+                )
+    if settings.include_stop_str_in_output and not strings:
+        refuse(
+            "include_stop_str_in_output",
+            True,
+            "there is no stop text to keep; set `stop`, or leave it out",
+        )
 
 
 # -- Several settings -------------------------------------------------------------------------

@@ -12,7 +12,7 @@ machine with two cores; `tuned_examples/dapo_qwen2.5_32b_aime.yaml` has the pape
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
@@ -82,6 +82,11 @@ class DAPOSettings(RolloutSettings, LearnerSettings):
     chat: ChatMode = "auto"
     """Whether prompts go through the tokenizer's chat template. `auto` uses the template if the
     tokenizer has one."""
+
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Variables for the chat template, for instance `{enable_thinking: false}`. A template that
+    writes today's date needs the day here, such as `{strftime_now: '2026-07-01'}`, so that a
+    resumed run poses the same prompts."""
 
     # -- Rewards ------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -51,6 +52,33 @@ class RolloutSettings:
     ] = 1.0
     """Nucleus sampling in training. A number below 1 is refused, because the sampled distribution
     would no longer be the one whose probabilities the loss compares. Paper: 1.0."""
+
+    stop: Annotated[
+        str | Sequence[str],
+        Remedy(
+            "give a text or a list of texts, in quotes. The conditions that end an experiment, "
+            "such as training_iteration, are a mapping `stop` beside `config`, not in it"
+        ),
+    ] = ()
+    """Texts that end a completion, in training and in evaluation, for instance `["\\nProblem:"]`
+    for a base model that goes on with problems of its own. Such a completion is finished, not
+    truncated. Its tokens stay as they were sampled, and its text ends before the stop. Paper:
+    none."""
+
+    include_stop_str_in_output: bool = False
+    """Keep the stop text at the end of the completion's text, for instance a `</answer>` that a
+    reward looks for."""
+
+    stop_token_ids: Annotated[
+        Sequence[Annotated[int, Ge(0)]], Remedy("give a list of token ids, 0 or more")
+    ] = ()
+    """Token ids that end a completion. The model's EOS, the ids in its generation_config.json and
+    the token with which its chat template closes a turn always end one. Paper: none."""
+
+    skip_special_tokens: bool = True
+    """Take special tokens out of the text that environments and reward functions see. With
+    `false` they stay visible, such as tags that were added to the tokenizer; the token that ends
+    the completion and padding are still left out."""
 
     dynamic_sampling: bool = True
     """Drop the groups whose completions are all correct or all wrong, and sample new problems

@@ -12,6 +12,7 @@ from reference_model import EOS, answer_logprobs, embedded_model, fresh_embedded
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model.facts import load_tokenizer, model_path
 from rllib_dapo.rollout.engine.base import SampledCompletion, Sampling
+from rllib_dapo.rollout.stops import Stops
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -282,6 +283,47 @@ def test_an_answer_that_ends_itself_keeps_its_eos_and_has_one_logprob_a_token(en
         assert EOS not in answer.token_ids[:-1]
         assert answer.logprobs.shape == answer.token_ids.shape
         assert (answer.logprobs <= 0).all()
+
+
+@pytest.mark.parametrize("strings", [["1"], ["=", "+"], ["-", "23", "3"]])
+def test_a_stop_string_ends_an_answer_with_the_token_that_completes_it(
+    engine, prompts, strings, monkeypatch
+):
+    """The ids and log-probabilities up to there are those of the same answers without stops."""
+    tokenizer = load_tokenizer(model_path("embedded"), trust_remote_code=False)
+    free = [a for group in sample(engine, prompts, n=8) for a in group]
+    monkeypatch.setattr(engine, "_stop", strings)
+    stopped = [a for group in sample(engine, prompts, n=8) for a in group]
+    ended = 0
+    for whole, answer in zip(free, stopped, strict=True):
+        texts = [
+            tokenizer.decode(whole.token_ids[:n], skip_special_tokens=True)
+            for n in range(len(whole.token_ids) + 1)
+        ]
+        hits = [n for n, text in enumerate(texts) if any(s in text for s in strings)]
+        length = hits[0] if hits else len(whole.token_ids)
+        assert answer.token_ids.tolist() == whole.token_ids[:length].tolist()
+        np.testing.assert_allclose(answer.logprobs, whole.logprobs[:length], atol=EXACT)
+        assert answer.finish_reason == ("stop" if hits else whole.finish_reason)
+        ended += bool(hits)
+        text = Stops((EOS,), tuple(strings)).text(tokenizer, answer.token_ids)
+        assert not any(s in text for s in strings)
+        assert texts[length].startswith(text)
+    assert ended
+
+
+def test_a_stop_id_ends_an_answer_and_stays_in_it(engine, prompts, monkeypatch):
+    free = [a for group in sample(engine, prompts, n=8) for a in group]
+    stop = int(free[0].token_ids[len(free[0].token_ids) // 2])
+    monkeypatch.setattr(engine, "_stop_token_ids", [EOS, stop])
+    stopped = [a for group in sample(engine, prompts, n=8) for a in group]
+    assert any(a.token_ids[-1] == stop for a in stopped)
+    for whole, answer in zip(free, stopped, strict=True):
+        hits = np.flatnonzero(whole.token_ids == stop)
+        length = hits[0] + 1 if len(hits) else len(whole.token_ids)
+        assert answer.token_ids.tolist() == whole.token_ids[:length].tolist()
+        np.testing.assert_allclose(answer.logprobs, whole.logprobs[:length], atol=EXACT)
+        assert answer.finish_reason == ("stop" if len(hits) else whole.finish_reason)
 
 
 def test_an_answer_cut_at_the_limit_says_so(engine, prompts):

@@ -11,6 +11,8 @@ import yaml
 from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.errors import DataError, SettingError
 from rllib_dapo.settings import RENAMED, RunSettings, setting_names
+from rllib_dapo.settings.checks import check_value, word_for
+from rllib_dapo.settings.names import setting_kinds
 
 NAN = float("nan")
 
@@ -400,3 +402,62 @@ def test_settings_of_rollouts_that_contradict_each_other_are_refused(given, sett
     with pytest.raises(SettingError, match=hint) as caught:
         config(**given).validate()
     assert caught.value.setting == setting
+
+
+# -- Words that YAML takes for something else ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("progress: off", "off"), ("progress: no", "off"), ("progress: on", "on"),
+        ("progress: Yes", "on"), ("chat: no", "never"), ("chat: on", "always"),
+        ("importance_sampling: null", "none"), ("importance_sampling: ~", "none"),
+        ("importance_sampling: no", "none"), ("importance_sampling: none", "none"),
+        ("dynamic_sampling: off", False), ("seed: null", None),
+    ],
+)  # fmt: skip
+def test_words_without_quotes_are_the_words_that_were_meant(line, meant):
+    given = yaml.safe_load(line)
+    made = config(**given)
+    assert getattr(made, next(iter(given))) == meant
+
+
+@pytest.mark.parametrize("name", sorted(setting_kinds()))
+def test_a_boolean_in_the_place_of_a_word_is_never_refused_with_advice_that_fails(name):
+    """Quoting the word is the advice only where any text is allowed."""
+    for word, value in (("off", False), ("on", True)):
+        try:
+            check_value(name, word_for(name, value))
+        except SettingError as error:
+            if "put the word in quotes" in str(error):
+                check_value(name, word)
+
+
+def test_a_boolean_inside_a_setting_is_named_with_the_advice():
+    with pytest.raises(SettingError, match="put the word in quotes"):
+        config(few_shot=[{"problem": "Is 2 even?", "answer": True}]).validate()
+
+
+# -- A form of the answer that the grader does not read -----------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "grader", "possible"),
+    [
+        ({}, "strict", False),
+        ({}, "robust", True),
+        ({"few_shot": [{"problem": "1+1", "answer": "Answer: 2"}]}, "strict", True),
+        ({"prompt_template": "plain"}, "strict", True),
+    ],
+)
+def test_boxed_prompts_need_a_grader_that_reads_boxes(tmp_path, settings, grader, possible):
+    data = tmp_path / "problems.jsonl"
+    data.write_text('{"problem": "1+2", "answer": "3"}\n{"problem": "2+2", "answer": "4"}\n')
+    made = config(**{"prompt_template": "boxed", "max_prompt_length": 256, **settings})
+    made.environment("rllib_dapo/Math-v0", env_config={"dataset": str(data), "grader": grader})
+    if possible:
+        made.validate()
+    else:
+        with pytest.raises(SettingError, match=r"prompt_template='boxed'.*grader='robust'"):
+            made.validate()

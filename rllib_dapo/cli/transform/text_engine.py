@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from rllib_dapo.data.chat_template import todays_date
 from rllib_dapo.data.prompts import PromptRenderer, PromptTooLong
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import InferenceEngine, Sampling, stream_seed
 from rllib_dapo.rollout.engine.vllm import VLLMEngine
+from rllib_dapo.rollout.stops import Stops
+from rllib_dapo.settings.general import DAPOSettings
 
 
 class TextEngine(Protocol):
@@ -94,13 +97,16 @@ def vllm_texts(
             "max_model_len",
         )
     tokenizer = load_tokenizer(facts.path, trust_remote_code=trust_remote_code)
+    renderer = PromptRenderer(
+        tokenizer, template="plain", chat_template_kwargs=todays_date(tokenizer)
+    )
+    settings = DAPOSettings(language_model=model, trust_remote_code=trust_remote_code)
     engine = VLLMEngine(
         facts.path,
         dtype=dtype,
         max_model_len=max_length,
-        stop_token_ids=facts.stop_token_ids,
+        stop_token_ids=Stops.from_settings(settings, renderer).token_ids,
         seed=seed,
         trust_remote_code=trust_remote_code,
     )
-    renderer = PromptRenderer(tokenizer, template="plain")
     return EngineTexts(engine, renderer, tokenizer, max_length, seed=seed)

@@ -43,7 +43,7 @@ class SampledCompletion:
     """One completion as the engine sampled it.
 
     Attributes:
-        token_ids: int64[T], the closing EOS included when one was sampled.
+        token_ids: int64[T], the token that ended the completion included, if one did.
         logprobs: float32[T], in nats, under the distribution that was sampled from.
         finish_reason: see `FinishReason`.
         versions: which weights sampled which tokens, see `VersionStarts`.

@@ -35,6 +35,9 @@ class VLLMEngine:
         dtype: the number format of weights and activations, for instance `float32`.
         max_model_len: the most tokens of prompt and completion together.
         stop_token_ids: every id that ends a completion; the one sampled stays in it.
+        stop: strings that end a completion, searched for in its text as it is sampled. The
+            tokens that complete the string stay in the completion.
+        skip_special_tokens: whether that text is without special tokens.
         seed: initial seed of the sampler.
         trust_remote_code: run Python code that comes with the model.
         kv_cache_gib: size of the key-value cache on CPUs, in GiB.
@@ -58,6 +61,8 @@ class VLLMEngine:
         max_model_len: int,
         stop_token_ids: Sequence[int],
         seed: int,
+        stop: Sequence[str] = (),
+        skip_special_tokens: bool = True,
         trust_remote_code: bool = False,
         kv_cache_gib: float = 1.0,
         tensor_parallel_size: int = 1,
@@ -78,6 +83,8 @@ class VLLMEngine:
 
         self._engine = self._llm.llm_engine
         self._stop_token_ids = list(stop_token_ids)
+        self._stop = list(stop)
+        self._skip_special_tokens = skip_special_tokens
         self._in_flight: set[str] = set()
         self._finished_early: list[FinishedRequest] = []
         self.weights = ServedWeights(self._llm, own_processes=tensor_parallel_size > 1)
@@ -104,7 +111,9 @@ class VLLMEngine:
             stop_token_ids=self._stop_token_ids,
             logprobs=0,  # of the sampled token only
             flat_logprobs=True,
-            detokenize=False,
+            stop=self._stop,
+            detokenize=bool(self._stop),  # strings are searched for in the text
+            skip_special_tokens=self._skip_special_tokens,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         self._engine.add_request(request_id, {"prompt_token_ids": list(prompt)}, params)
