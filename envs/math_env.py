@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -10,6 +11,7 @@ from weakref import WeakValueDictionary
 
 import gymnasium as gym
 
+from rllib_dapo.data.kept_columns import Kept, read_kept
 from rllib_dapo.data.load import is_hub_id, load_problems, stamp
 from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.problem_set import Problem, ProblemSet
@@ -51,6 +53,9 @@ class MathEnv(gym.Env[str, str]):
             and `memory_mib` (see `rewards.grading.pool.PoolSettings`).
         deduplicate: whether to keep only the first row of each problem.
         limit: if given, only this many problems are used: the first ones (of each source).
+        columns: further columns that `reset` offers as `info["columns"]`: a list of names, or a
+            mapping from name to whether it must exist. The columns that reward functions ask for
+            are added by themselves.
 
     Attributes:
         problems: the problems by index.
@@ -80,6 +85,7 @@ class MathEnv(gym.Env[str, str]):
         grading: Mapping[str, Any] | None = None,
         deduplicate: bool = False,
         limit: int | None = None,
+        columns: Mapping[str, bool] | Sequence[str] | None = None,
         render_mode: str | None = None,
     ) -> None:
         defaults = {
@@ -94,7 +100,8 @@ class MathEnv(gym.Env[str, str]):
         find_grader(self.grader, "env_config.grader")
         self._limits = read_limits(grading, "env_config.grading")
         try:
-            self.problems = _load(read_sources(dataset, defaults))
+            self._columns = read_kept(columns)
+            self.problems = _load(read_sources(dataset, defaults), self._columns)
         except SettingError as error:
             name = f"env_config.{error.setting}" if error.setting else None
             raise SettingError(f"env_config.{error}", name) from error
@@ -131,6 +138,8 @@ class MathEnv(gym.Env[str, str]):
         info: dict[str, Any] = {"index": index, "source": self._problem.source, **self._where}
         if not isinstance(self._problem.problem, str):
             info["messages"] = self._problem.problem
+        if self._columns:
+            info["columns"] = self._problem.columns
         return self._problem.text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -166,22 +175,22 @@ _shared: WeakValueDictionary[tuple[Any, ...], ProblemSet] = WeakValueDictionary(
 _lock = Lock()
 
 
-def _load(sources: Sequence[SourceOptions]) -> ProblemSet | MixedProblems:
+def _load(sources: Sequence[SourceOptions], columns: Kept) -> ProblemSet | MixedProblems:
     if len(sources) == 1:
-        return _shared_problems(sources[0])
+        return _shared_problems(sources[0], columns)
     names = source_names(sources)
-    parts = [_shared_problems(source) for source in sources]
+    parts = [_shared_problems(source, columns) for source in sources]
     weights = tuple(source.weight for source in sources)
     return MixedProblems(parts, Mixture(names, tuple(map(len, parts)), weights))
 
 
-def _shared_problems(source: SourceOptions) -> ProblemSet:
+def _shared_problems(source: SourceOptions, columns: Kept) -> ProblemSet:
     path = source.path if is_hub_id(source.path) else str(Path(source.path).expanduser())
     options = source.reading
     stamps = stamp(path, source.split, source.subset)
-    key = (path, stamps, *sorted(options.items(), key=lambda item: item[0]))
+    key = (path, stamps, tuple(sorted(columns)), *sorted(options.items(), key=itemgetter(0)))
     with _lock:
         problems = _shared.get(key)
-        if problems is None:
-            problems = _shared[key] = load_problems(path, **options)
+        if problems is None or not {c for c in columns if columns[c]} <= set(problems.columns):
+            problems = _shared[key] = load_problems(path, columns=columns, **options)
     return problems

@@ -8,12 +8,13 @@ always wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rllib_dapo.data.hub_data import hub_part, is_saved, saved_files, saved_part
+from rllib_dapo.data.kept_columns import Kept, read_kept
 from rllib_dapo.data.problem_set import ProblemSet, ProblemSetBuilder
 from rllib_dapo.data.readers import (
     SUFFIXES,
@@ -41,6 +42,7 @@ def load_problems(
     subset: str | None = None,
     deduplicate: bool = False,
     limit: int | None = None,
+    columns: Kept | Sequence[str] | None = None,
 ) -> ProblemSet:
     """Load and check a data set.
 
@@ -55,6 +57,8 @@ def load_problems(
         subset: which configuration of a data set on the hub to read.
         deduplicate: keep only the first row of each problem.
         limit: keep only the first `limit` problems and do not read on.
+        columns: further columns to keep (`Problem.columns`); a list of names that must exist, or
+            a mapping from name to whether it must.
 
     Raises:
         DataError: the data cannot be used; the message names file, row (1-based) and column.
@@ -62,7 +66,8 @@ def load_problems(
     """
     if limit is not None and limit < 1:
         raise SettingError(f"limit={limit}: keep at least 1 problem", "limit")
-    builder = ProblemSetBuilder(str(Path(path).expanduser()), deduplicate, limit)
+    kept = read_kept(columns)
+    builder = ProblemSetBuilder(str(Path(path).expanduser()), deduplicate, limit, kept)
     for part in find_parts(path, split, subset):
         builder.add_part(part, problem_key, answer_key)
         if builder.full:
@@ -77,6 +82,7 @@ def problems_from_rows(
     problem_key: str | None = None,
     answer_key: str | None = None,
     deduplicate: bool = False,
+    columns: Kept | Sequence[str] | None = None,
 ) -> ProblemSet:
     """Check rows in memory, such as `df.to_dict("records")`, and make a data set of them.
 
@@ -92,7 +98,7 @@ def problems_from_rows(
                 choose_columns(list(row))
             yield number, row
 
-    builder = ProblemSetBuilder(name, deduplicate)
+    builder = ProblemSetBuilder(name, deduplicate, kept=read_kept(columns))
     builder.add_part(DatasetPart(name, name, read), problem_key, answer_key)
     return builder.finish()
 

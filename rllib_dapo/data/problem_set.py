@@ -6,12 +6,13 @@ import json
 import logging
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from rllib_dapo.data.kept_columns import ColumnValues, Kept, KeptColumns
 from rllib_dapo.data.readers import DatasetPart
 from rllib_dapo.data.schemas import Messages, RowError, Schema
 from rllib_dapo.errors import DataError
@@ -32,6 +33,7 @@ class Problem:
         problem: its text, or chat messages (dicts with `role` and `content`).
         answer: the ground truth as text, known to be readable by the graders.
         source: `file:row`, with the row counted from 1.
+        columns: the values of further columns, those that were asked for.
 
     Example: `Problem("What is 2+3?", "5", "train.jsonl:12")`.
     """
@@ -39,6 +41,7 @@ class Problem:
     problem: str | Messages
     answer: str
     source: str
+    columns: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def text(self) -> str:
@@ -68,6 +71,7 @@ class ProblemSet(Sequence[Problem]):
     _answers: tuple[str, ...]
     _files: tuple[str, ...]
     _rows: npt.NDArray[np.uint32]  # [len, 4], problem, answer, file, row number
+    _columns: ColumnValues  # of the further columns that were asked for
 
     def __len__(self) -> int:
         """The number of rows that were kept."""
@@ -83,8 +87,16 @@ class ProblemSet(Sequence[Problem]):
             return [self[i] for i in range(*index.indices(len(self)))]
         problem, answer, file, row = self._rows[index].tolist()
         return Problem(
-            _decoded(self._problems[problem]), self._answers[answer], f"{self._files[file]}:{row}"
+            _decoded(self._problems[problem]),
+            self._answers[answer],
+            f"{self._files[file]}:{row}",
+            self._columns.of(index),
         )
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The further columns that were asked for and are there."""
+        return self._columns.names
 
     @property
     def num_distinct(self) -> int:
@@ -115,9 +127,16 @@ class ProblemSetBuilder:
         name: where the rows come from.
         deduplicate: keep only the first row of each problem.
         limit: how many problems to keep; None for all.
+        kept: the further columns to keep for reward functions.
     """
 
-    def __init__(self, name: str, deduplicate: bool = False, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        deduplicate: bool = False,
+        limit: int | None = None,
+        kept: Kept | None = None,
+    ) -> None:
         self._name = name
         self._deduplicate = deduplicate
         self._limit = limit
@@ -128,6 +147,7 @@ class ProblemSetBuilder:
         self._first_answer = array("I")  # of each problem, to notice conflicts
         self._num_duplicates = 0
         self._num_conflicts = 0
+        self._kept = KeptColumns(kept or {})
 
     @property
     def full(self) -> bool:
@@ -143,7 +163,7 @@ class ProblemSetBuilder:
             DataError: the part cannot be read, or a row cannot be used.
         """
         self._files.append(part.name)
-        for schema, number, row in part.rows(problem_key, answer_key):
+        for schema, number, row in part.rows(problem_key, answer_key, self._kept.heads):
             self._add(schema, row, number, part.where)
             if self.full:
                 return
@@ -151,6 +171,7 @@ class ProblemSetBuilder:
     def _add(self, schema: Schema, row: Mapping[str, Any], number: int, where: str) -> None:
         try:
             problem, answer = schema.read(row)
+            further = self._kept.read(row)
         except RowError as error:
             raise DataError(f"{where}, row {number}, {error}") from error
         answer_number = self._answers.setdefault(answer, len(self._answers))
@@ -163,6 +184,7 @@ class ProblemSetBuilder:
         else:
             self._first_answer.append(answer_number)
         self._rows.extend((problem_number, answer_number, len(self._files) - 1, number))
+        self._kept.add(further)
 
     def finish(self) -> ProblemSet:
         """The problems that were kept. Repeated ones are reported in one warning.
@@ -194,6 +216,7 @@ class ProblemSetBuilder:
             _answers=tuple(self._answers),
             _files=tuple(self._files),
             _rows=rows,
+            _columns=self._kept.finish(),
         )
 
 

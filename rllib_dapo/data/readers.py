@@ -40,13 +40,17 @@ class DatasetPart:
     read: Callable[[ChooseColumns], Iterator[Row]]
 
     def rows(
-        self, problem_key: str | None, answer_key: str | None
+        self,
+        problem_key: str | None,
+        answer_key: str | None,
+        further: Callable[[list[str]], tuple[str, ...]] = lambda columns: (),
     ) -> Iterator[tuple[Schema, int, Mapping[str, Any]]]:
         """Yield each row with its number and the schema that reads it.
 
         Args:
             problem_key: column of the problem; None recognises the common names.
             answer_key: column of the ground truth, likewise.
+            further: given the columns of the file, returns those to read beside these two.
 
         Raises:
             DataError: the file is malformed, cannot be read, or lacks a column.
@@ -57,9 +61,9 @@ class DatasetPart:
             nonlocal schema
             try:
                 schema = detect_schema(columns, problem_key, answer_key)
+                return tuple(dict.fromkeys((*schema.columns, *further(columns))))
             except DataError as error:
                 raise DataError(f"{self.where}, row 1: {error}") from error
-            return schema.columns
 
         try:
             for number, row in self.read(choose):

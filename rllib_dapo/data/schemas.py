@@ -79,8 +79,8 @@ class Schema:
         Raises:
             RowError: one of them is missing, empty or of no use.
         """
-        problem = _read_problem(_lookup(row, self.problem), self.problem)
-        return problem, _read_answer(_lookup(row, self.answer), self.answer)
+        problem = _read_problem(lookup(row, self.problem), self.problem)
+        return problem, _read_answer(lookup(row, self.answer), self.answer)
 
 
 def detect_schema(
@@ -129,7 +129,12 @@ def _choose(setting: str, named: str | None, known: tuple[str, ...], present: li
     raise DataError(f"{what}; columns present: {listed}{hint}; set {setting} to the right one")
 
 
-def _lookup(row: Mapping[str, Any], key: str) -> Any:
+def lookup(row: Mapping[str, Any], key: str) -> Any:
+    """The value of a column; dots lead into mappings, also into those that are JSON in a text.
+
+    Raises:
+        RowError: there is no such value.
+    """
     if key in row:
         return _plain(row[key])
     value: Any = row

@@ -16,6 +16,8 @@ from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.rewards.columns import asked_columns
+from rllib_dapo.rewards.composition import columns_of_rewards
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import IntArray, ProblemRef
 
@@ -39,7 +41,8 @@ class ProblemSource:
     """
 
     def __init__(self, config: RunSettings) -> None:
-        env = make_env(config.env, config.env_config)
+        columns = columns_of_rewards(config)
+        env = make_env(config.env, config.env_config, columns=asked_columns(columns))
         training = _Posed.of(env, config, "env_config")
         size = training.size if training.fitting is None else len(training.fitting)
         self._fitting = training.fitting
@@ -48,7 +51,8 @@ class ProblemSource:
         evaluation = config.get_evaluation_config_object() or config
         self._evaluation = training
         if (evaluation.env, evaluation.env_config) != (config.env, config.env_config):
-            env = make_env(evaluation.env, evaluation.env_config)
+            asked = asked_columns(columns, evaluation=True)
+            env = make_env(evaluation.env, evaluation.env_config, columns=asked)
             self._evaluation = _Posed.of(env, config, "evaluation_config")
         if config.evaluation_interval:
             _warn_of_overlap(training, self._evaluation)
