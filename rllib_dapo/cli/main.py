@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rllib_dapo.cli.check_data import check_data
 from rllib_dapo.cli.examples import example_file, example_files, title
 from rllib_dapo.cli.experiment_file import Experiment, load_experiments
 from rllib_dapo.cli.flags import (
@@ -121,6 +122,13 @@ def evaluate(
             typer.echo(f"{name:<50} {value:.6g}")
         if out is not None:
             out.write_text(json.dumps(numbers, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@app.command("check-data")
+@wraps(check_data)
+def _check_data(**arguments: Any) -> None:
+    with _reported(0):
+        check_data(**arguments)
 
 
 @app.command("transform-dataset")

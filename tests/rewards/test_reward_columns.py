@@ -91,7 +91,8 @@ def test_nested_values_arrive_whole_and_calls_share_nothing(tmp_path: Path, suff
     more = ["infos", "num_tokens", "problem", "truncated"]
     cases = [{"inputs": [n, "0", "changed"], "outputs": ["1"]} for n in "12"]
     seen = sorted(hostile_rewards.CALLS, key=str)
-    assert seen == [(case, int(n), more) for n, case in zip("12", cases) for _ in range(2)]
+    expected = [(case, int(case["inputs"][0]), more) for case in cases]
+    assert seen == [call for call in expected for _ in range(2)]
 
 
 def test_a_mapping_names_parts_of_columns_and_the_ground_truth(tmp_path: Path) -> None:
