@@ -65,8 +65,8 @@ def _print(found: Any) -> None:  # a DataCheck, whose module is slow to import
         line("columns", f"{part}: problem from {taken['problem']}, answer from"
              f" {taken['answer']}{rule}; not used: {unused}")  # fmt: skip
     line("rows", f"{found.rows_read:,} read, {found.rows_posed:,} would be posed")
-    line("duplicates", f"{found.duplicates:,} rows repeat a problem, {found.conflicts:,} of them"
-         " with another answer")  # fmt: skip
+    line("duplicates", f"{_rows(found.duplicates)} with a problem that occurred before,"
+         f" {found.conflicts:,} of them with another answer")  # fmt: skip
     line("answers", ", ".join(f"{count:,} {kind}" for kind, count in found.golds.items()))
     if found.word_for_word:
         line("", found.word_for_word)
@@ -84,9 +84,9 @@ def _print(found: Any) -> None:  # a DataCheck, whose module is slow to import
 def _print_findings(found: Any, line: Callable[[str, object], None]) -> None:
     """What is dropped, and what would spoil the run."""
     for reason in found.bad:
-        line("dropped", f"{reason['count']:,} rows, for instance {reason['example']}")
+        line("dropped", f"{_rows(reason['count'])}, for instance {reason['example']}")
     if found.too_long:
-        line("dropped", f"{found.too_long:,} rows, because their prompts are longer than"
+        line("dropped", f"{_rows(found.too_long)} with a prompt longer than"
              f" max_prompt_length={found.max_prompt_length:,} tokens")  # fmt: skip
     for refused in found.refused_golds[:_MOST_LISTED]:
         line("unfit", f"the {found.grader} grader does not accept the ground truth"
@@ -98,3 +98,7 @@ def _print_findings(found: Any, line: Callable[[str, object], None]) -> None:
         line("overlap", found.overlap)
     if found.good:
         line("result", "every row would be posed, and every ground truth accepts itself")
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count:,} rows"

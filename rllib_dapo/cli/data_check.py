@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -162,7 +164,8 @@ def check_data(location: str, config: DataConfig, reading: Mapping[str, Any]) ->
         DataError: nothing of the data can be used.
         SettingError: an option or a setting is impossible.
     """
-    problems = _load(location, {**config.env_config, **reading})
+    with _silent():  # what loading warns of is part of the result
+        problems = _load(location, {**config.env_config, **reading})
     settings = config.settings
     renderer = PromptRenderer.from_settings(settings)
     grader = str(config.env_config.get("grader", "auto"))
@@ -191,6 +194,17 @@ def check_data(location: str, config: DataConfig, reading: Mapping[str, Any]) ->
         refused_golds=_refused(problems, grader, config),
         overlap=_overlap(problems, config),
     )
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    log = logging.getLogger("rllib_dapo.data")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _load(location: str, options: Mapping[str, Any]) -> ProblemSet:
@@ -287,7 +301,8 @@ def _overlap(problems: ProblemSet, config: DataConfig) -> str:
     lines = []
     for source in read_sources(dataset, defaults):
         try:
-            held_out = load_problems(source.path, **{**source.reading, "on_bad_row": "skip"})
+            with _silent():
+                held_out = load_problems(source.path, **{**source.reading, "on_bad_row": "skip"})
         except DAPOError as error:
             raise SettingError(f"evaluation_config.env_config.dataset: {error}", None) from error
         shared = find_overlap(problems, held_out)

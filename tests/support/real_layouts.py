@@ -61,7 +61,7 @@ def dapo() -> Layout:
             "data_source": "math_dapo",
             "prompt": [
                 {
-                    "content": f"Solve it. The last line is Answer: $Answer.\n\n{task(n)}\n\nBegin.",
+                    "content": f"Solve it. Close with Answer: $Answer.\n\n{task(n)}\n\nBegin.",
                     "role": "user",
                 }
             ],
