@@ -45,8 +45,8 @@ class BadRow:
 
     def __str__(self) -> str:
         """The row, its place and the reason as one line."""
-        column = f" column {self.column!r}:" if self.column else ""
-        return f"{self.file}, row {self.row},{column} {self.reason}"
+        place = f"row {self.row}, column {self.column!r}" if self.column else f"row {self.row}"
+        return f"{self.file}, {place}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
