@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
 
 from rllib_dapo.data.kept_columns import Kept, read_kept
 from rllib_dapo.data.load import is_hub_id, load_problems, stamp
+from rllib_dapo.data.load_report import OnBadRow
 from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.problem_set import Problem, ProblemSet
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
@@ -53,6 +54,12 @@ class MathEnv(gym.Env[str, str]):
             and `memory_mib` (see `rewards.grading.pool.PoolSettings`).
         deduplicate: whether to keep only the first row of each problem.
         limit: if given, only this many problems are used: the first ones (of each source).
+        problem_template: makes the problem out of several columns, as `"{Body} {Question}"`.
+        on_bad_row: `error` refuses data with rows that cannot be used and lists them; `skip` leaves
+            them out and lists them.
+        shuffle: whether each epoch is a new permutation; with False, every epoch of a run has the
+            order of the files (in a mixture, each source has).
+        on_changed_data: what a restored run does if the data have changed: `error` or `warn`.
         columns: further columns that `reset` offers as `info["columns"]`: a list of names, or a
             mapping from name to whether it must exist. The columns that reward functions ask for
             are added by themselves.
@@ -85,6 +92,10 @@ class MathEnv(gym.Env[str, str]):
         grading: Mapping[str, Any] | None = None,
         deduplicate: bool = False,
         limit: int | None = None,
+        problem_template: str | None = None,
+        on_bad_row: OnBadRow = "error",
+        shuffle: bool = True,
+        on_changed_data: Literal["error", "warn"] = "error",
         columns: Mapping[str, bool] | Sequence[str] | None = None,
         render_mode: str | None = None,
     ) -> None:
@@ -95,7 +106,20 @@ class MathEnv(gym.Env[str, str]):
             "subset": subset,
             "deduplicate": deduplicate,
             "limit": limit,
+            "problem_template": problem_template,
+            "on_bad_row": on_bad_row,
         }
+        for name, value, allowed in (
+            ("shuffle", shuffle, (True, False)),
+            ("on_changed_data", on_changed_data, ("error", "warn")),
+        ):
+            if value not in allowed:
+                raise SettingError(
+                    f"env_config.{name}={value!r}: use {' or '.join(map(str, allowed)).lower()}",
+                    f"env_config.{name}",
+                )
+        self.shuffle = shuffle
+        self.on_changed_data = on_changed_data
         self.grader = "robust" if grader == AUTO else grader
         find_grader(self.grader, "env_config.grader")
         self._limits = read_limits(grading, "env_config.grading")

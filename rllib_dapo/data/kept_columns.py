@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rllib_dapo.data.schemas import RowError, lookup
+from rllib_dapo.data.row_values import RowError, lookup
 from rllib_dapo.errors import DataError, SettingError
 
 Kept = Mapping[str, bool]

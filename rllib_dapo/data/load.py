@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rllib_dapo.data.hub_data import hub_part, is_saved, saved_files, saved_part
 from rllib_dapo.data.kept_columns import Kept, read_kept
+from rllib_dapo.data.load_report import OnBadRow
 from rllib_dapo.data.problem_set import ProblemSet, ProblemSetBuilder
 from rllib_dapo.data.readers import (
     SUFFIXES,
@@ -42,6 +43,8 @@ def load_problems(
     subset: str | None = None,
     deduplicate: bool = False,
     limit: int | None = None,
+    problem_template: str | None = None,
+    on_bad_row: OnBadRow = "error",
     columns: Kept | Sequence[str] | None = None,
 ) -> ProblemSet:
     """Load and check a data set.
@@ -57,6 +60,9 @@ def load_problems(
         subset: which configuration of a data set on the hub to read.
         deduplicate: keep only the first row of each problem.
         limit: keep only the first `limit` problems and do not read on.
+        problem_template: makes the problem out of several columns, as `"{Body} {Question}"`.
+        on_bad_row: `error` refuses a data set with rows that cannot be used, and lists them;
+            `skip` leaves them out, and `ProblemSet.report` lists them.
         columns: further columns to keep (`Problem.columns`); a list of names that must exist, or
             a mapping from name to whether it must.
 
@@ -66,10 +72,12 @@ def load_problems(
     """
     if limit is not None and limit < 1:
         raise SettingError(f"limit={limit}: keep at least 1 problem", "limit")
-    kept = read_kept(columns)
-    builder = ProblemSetBuilder(str(Path(path).expanduser()), deduplicate, limit, kept)
+    if on_bad_row not in get_args(OnBadRow):
+        raise SettingError(f"on_bad_row={on_bad_row!r}: use error or skip", "on_bad_row")
+    name = str(Path(path).expanduser())
+    builder = ProblemSetBuilder(name, deduplicate, limit, on_bad_row, read_kept(columns))
     for part in find_parts(path, split, subset):
-        builder.add_part(part, problem_key, answer_key)
+        builder.add_part(part, problem_key, answer_key, problem_template)
         if builder.full:
             break
     return builder.finish()
@@ -82,6 +90,8 @@ def problems_from_rows(
     problem_key: str | None = None,
     answer_key: str | None = None,
     deduplicate: bool = False,
+    problem_template: str | None = None,
+    on_bad_row: OnBadRow = "error",
     columns: Kept | Sequence[str] | None = None,
 ) -> ProblemSet:
     """Check rows in memory, such as `df.to_dict("records")`, and make a data set of them.
@@ -98,8 +108,8 @@ def problems_from_rows(
                 choose_columns(list(row))
             yield number, row
 
-    builder = ProblemSetBuilder(name, deduplicate, kept=read_kept(columns))
-    builder.add_part(DatasetPart(name, name, read), problem_key, answer_key)
+    builder = ProblemSetBuilder(name, deduplicate, None, on_bad_row, read_kept(columns))
+    builder.add_part(DatasetPart(name, name, read), problem_key, answer_key, problem_template)
     return builder.finish()
 
 

@@ -127,6 +127,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 getattr(inner, "num_problems", None),
                 (self.config.seed or 0) + self.worker_index,
                 getattr(inner, "mixture", None),
+                bool(getattr(inner, "shuffle", True)),
             )
         refs = tuple(self._stream.take(-(-(num_episodes or size) // size)))
         job = SamplingJob(refs, size, training_sampling(self.config), seed=refs[0].seed)
