@@ -159,9 +159,9 @@ class Choices:
             return self.labels[index]
         if str(index) in self.texts:
             return self.labels[self.texts.index(str(index))]
-        raise ChoiceError(
+        raise ChoiceError(  # noqa: S608 - no SQL
             f"column {key!r}: found the index {index} for one of {len(self.labels)} choices, which"
-            " are counted from 0; if the column counts from 1, replace its values by letters"
+            " are counted from 0; if the column counts from 1, use letters instead"
         )
 
 
