@@ -159,8 +159,8 @@ class Choices:
             return self.labels[index]
         if str(index) in self.texts:
             return self.labels[self.texts.index(str(index))]
-        raise ChoiceError(  # noqa: S608 - no SQL
-            f"column {key!r}: found the index {index} for one of {len(self.labels)} choices, which"
+        raise ChoiceError(
+            f"column {key!r}: found the index {index}, but the {len(self.labels)} choices"
             " are counted from 0; if the column counts from 1, use letters instead"
         )
 

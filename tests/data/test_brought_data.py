@@ -47,7 +47,7 @@ def test_other_parts_are_refused_with_a_template(name: str) -> None:
     template = f"{{{name}}} {{question}} \\boxed{{answer}}"
     (loaded,) = problems_from_rows([row], problem_template=template)
     assert loaded.problem == r"Ann has 3 pears. How many? \boxed{answer}"
-    with pytest.raises(DataError, match="there is no column 'questio'.*nearest is 'question'"):
+    with pytest.raises(DataError, match=r"there is no column 'questio'.*nearest is 'question'"):
         problems_from_rows([row], problem_template="{questio}")
 
 
