@@ -160,8 +160,8 @@ class Choices:
         if str(index) in self.texts:
             return self.labels[self.texts.index(str(index))]
         raise ChoiceError(
-            f"column {key!r}: found the index {index} for one of {len(self.labels)} choices, which"
-            " are counted from 0; if the column counts from 1, replace its values by letters"
+            f"column {key!r}: found the index {index}, but the {len(self.labels)} choices"
+            " are counted from 0; if the column counts from 1, use letters instead"
         )
 
 

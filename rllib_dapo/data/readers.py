@@ -321,8 +321,8 @@ _READERS: dict[str, Callable[[Path, ChooseColumns], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
-    ".tsv": _read_csv,
     ".parquet": _read_parquet,
+    ".tsv": _read_csv,
 }
 
 SUFFIXES = tuple(_READERS)
