@@ -26,6 +26,8 @@ ENVIRONMENTS: Mapping[str, str] = MappingProxyType(
 def make_env(
     env: str | type[gym.Env[Any, Any]] | Callable[..., gym.Env[Any, Any]],
     env_config: Mapping[str, Any] | None = None,
+    *,
+    columns: Mapping[str, bool] | None = None,
 ) -> gym.Env[Any, Any]:
     """Build an environment.
 
@@ -35,13 +37,16 @@ def make_env(
             another callable.
         env_config: the keyword arguments. Creators registered with Ray, and classes that take
             RLlib's single `config`, get the whole mapping instead.
+        columns: the columns that the environment is to offer as `info["columns"]` in `reset`,
+            each with whether it must exist. An environment that has a parameter `columns` gets
+            them, together with those of `env_config`.
 
     Raises:
         SettingError: there is no such environment, or it does not accept these arguments.
     """
     config: Mapping[str, Any] = {} if env_config is None else env_config
     if not isinstance(env, str):
-        return _checked(_call(env, config), env)
+        return _checked(_call(env, _with_columns(env, config, columns)), env)
     if env not in ENVIRONMENTS:
         from ray.tune import registry
 
@@ -69,9 +74,21 @@ def make_env(
         creator = spec.entry_point
         if isinstance(creator, str):
             creator = gym.envs.registration.load_env_creator(creator)
+        config = _with_columns(creator, config, columns)
         _check_arguments(creator, {**spec.kwargs, **config})
     made: gym.Env[Any, Any] = gym.make(env, **config)
     return made
+
+
+def _with_columns(
+    creator: Callable[..., Any], config: Mapping[str, Any], columns: Mapping[str, bool] | None
+) -> Mapping[str, Any]:
+    """The arguments with the columns that are asked for, if the environment takes columns."""
+    if not columns or "columns" not in _parameters(creator):
+        return config
+    own = config.get("columns") or {}
+    own = dict(own) if isinstance(own, Mapping) else dict.fromkeys(own, True)
+    return {**config, "columns": {**columns, **own}}
 
 
 def _as_context(config: Mapping[str, Any]) -> Any:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakValueDictionary
 
 import gymnasium as gym
 
+from rllib_dapo.data.kept_columns import Kept, read_kept
 from rllib_dapo.data.load import is_hub_id, load_problems, stamp
+from rllib_dapo.data.load_report import OnBadRow
 from rllib_dapo.data.mixture import MixedProblems, Mixture
 from rllib_dapo.data.problem_set import Problem, ProblemSet
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
@@ -51,6 +54,15 @@ class MathEnv(gym.Env[str, str]):
             and `memory_mib` (see `rewards.grading.pool.PoolSettings`).
         deduplicate: whether to keep only the first row of each problem.
         limit: if given, only this many problems are used: the first ones (of each source).
+        problem_template: makes the problem out of several columns, as `"{Body} {Question}"`.
+        on_bad_row: `error` refuses data with rows that cannot be used and lists them; `skip` leaves
+            them out and lists them.
+        shuffle: whether each epoch is a new permutation; with False, every epoch of a run has the
+            order of the files (in a mixture, each source has).
+        on_changed_data: what a restored run does if the data have changed: `error` or `warn`.
+        columns: further columns that `reset` offers as `info["columns"]`: a list of names, or a
+            mapping from name to whether it must exist. The columns that reward functions ask for
+            are added by themselves.
 
     Attributes:
         problems: the problems by index.
@@ -80,6 +92,11 @@ class MathEnv(gym.Env[str, str]):
         grading: Mapping[str, Any] | None = None,
         deduplicate: bool = False,
         limit: int | None = None,
+        problem_template: str | None = None,
+        on_bad_row: OnBadRow = "error",
+        shuffle: bool = True,
+        on_changed_data: Literal["error", "warn"] = "error",
+        columns: Mapping[str, bool] | Sequence[str] | None = None,
         render_mode: str | None = None,
     ) -> None:
         defaults = {
@@ -89,12 +106,26 @@ class MathEnv(gym.Env[str, str]):
             "subset": subset,
             "deduplicate": deduplicate,
             "limit": limit,
+            "problem_template": problem_template,
+            "on_bad_row": on_bad_row,
         }
+        for name, value, allowed in (
+            ("shuffle", shuffle, (True, False)),
+            ("on_changed_data", on_changed_data, ("error", "warn")),
+        ):
+            if value not in allowed:
+                raise SettingError(
+                    f"env_config.{name}={value!r}: use {' or '.join(map(str, allowed)).lower()}",
+                    f"env_config.{name}",
+                )
+        self.shuffle = shuffle
+        self.on_changed_data = on_changed_data
         self.grader = "robust" if grader == AUTO else grader
         find_grader(self.grader, "env_config.grader")
         self._limits = read_limits(grading, "env_config.grading")
         try:
-            self.problems = _load(read_sources(dataset, defaults))
+            self._columns = read_kept(columns)
+            self.problems = _load(read_sources(dataset, defaults), self._columns)
         except SettingError as error:
             name = f"env_config.{error.setting}" if error.setting else None
             raise SettingError(f"env_config.{error}", name) from error
@@ -131,6 +162,8 @@ class MathEnv(gym.Env[str, str]):
         info: dict[str, Any] = {"index": index, "source": self._problem.source, **self._where}
         if not isinstance(self._problem.problem, str):
             info["messages"] = self._problem.problem
+        if self._columns:
+            info["columns"] = self._problem.columns
         return self._problem.text, info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -166,22 +199,22 @@ _shared: WeakValueDictionary[tuple[Any, ...], ProblemSet] = WeakValueDictionary(
 _lock = Lock()
 
 
-def _load(sources: Sequence[SourceOptions]) -> ProblemSet | MixedProblems:
+def _load(sources: Sequence[SourceOptions], columns: Kept) -> ProblemSet | MixedProblems:
     if len(sources) == 1:
-        return _shared_problems(sources[0])
+        return _shared_problems(sources[0], columns)
     names = source_names(sources)
-    parts = [_shared_problems(source) for source in sources]
+    parts = [_shared_problems(source, columns) for source in sources]
     weights = tuple(source.weight for source in sources)
     return MixedProblems(parts, Mixture(names, tuple(map(len, parts)), weights))
 
 
-def _shared_problems(source: SourceOptions) -> ProblemSet:
+def _shared_problems(source: SourceOptions, columns: Kept) -> ProblemSet:
     path = source.path if is_hub_id(source.path) else str(Path(source.path).expanduser())
     options = source.reading
     stamps = stamp(path, source.split, source.subset)
-    key = (path, stamps, *sorted(options.items(), key=lambda item: item[0]))
+    key = (path, stamps, tuple(sorted(columns)), *sorted(options.items(), key=itemgetter(0)))
     with _lock:
         problems = _shared.get(key)
-        if problems is None:
-            problems = _shared[key] = load_problems(path, **options)
+        if problems is None or not {c for c in columns if columns[c]} <= set(problems.columns):
+            problems = _shared[key] = load_problems(path, columns=columns, **options)
     return problems

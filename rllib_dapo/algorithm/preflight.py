@@ -18,7 +18,8 @@ from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.facts import load_config, model_facts
 from rllib_dapo.model.lora import check_lora
 from rllib_dapo.model.packable import check_packable
-from rllib_dapo.rewards.composition import check_rewards
+from rllib_dapo.rewards.columns import asked_columns, check_offered
+from rllib_dapo.rewards.composition import check_rewards, columns_of_rewards
 from rllib_dapo.rollout.stops import Stops
 from rllib_dapo.settings.run import RunSettings
 
@@ -91,8 +92,16 @@ def _check_model(config: RunSettings) -> None:
 
 
 def _check_environment(config: RunSettings) -> None:
-    """The environment can be made; this reads the data."""
-    env = make_env(config.env, config.env_config)
+    """The environment can be made, with the columns that reward functions ask for.
+
+    This reads the data.
+    """
+    columns = columns_of_rewards(config)
+    asked = asked_columns(columns, evaluation=config.in_evaluation)
+    env = make_env(config.env, config.env_config, columns=asked)
+    if any(asked.values()):
+        _, info = env.reset(seed=0, options={"index": 0, "position": 0})
+        check_offered(columns, info.get("columns", {}), str(config.env))
     _check_form_of_answers(config, env)
     env.close()
 

@@ -20,6 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rllib_dapo.cli.check_data import check_data
 from rllib_dapo.cli.examples import example_file, example_files, title
 from rllib_dapo.cli.experiment_file import Experiment, load_experiments
 from rllib_dapo.cli.flags import (
@@ -144,6 +145,13 @@ def plan_file(
         show(plans, as_json=options.as_json)
         if problems := [f"{one.name}: {problem}" for one in plans for problem in one.problems]:
             _refuse("\n".join(problems))
+
+
+@app.command("check-data")
+@wraps(check_data)
+def _check_data(**arguments: Any) -> None:
+    with _reported(0):
+        check_data(**arguments)
 
 
 @app.command("transform-dataset")

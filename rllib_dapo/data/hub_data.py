@@ -27,9 +27,8 @@ _BATCH = 4096  # the number of rows that become Python objects at once
 
 def is_saved(path: Path) -> bool:
     """Whether `Dataset.save_to_disk` or `DatasetDict.save_to_disk` wrote this folder."""
-    return (path / "dataset_dict.json").is_file() or (
-        (path / "state.json").is_file() and (path / "dataset_info.json").is_file()
-    )
+    splits = (path / "dataset_dict.json").is_file() and any(path.glob("*/state.json"))
+    return splits or ((path / "state.json").is_file() and (path / "dataset_info.json").is_file())
 
 
 def saved_files(path: Path) -> list[Path]:

@@ -8,12 +8,14 @@ always wrong.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rllib_dapo.data.hub_data import hub_part, is_saved, saved_files, saved_part
+from rllib_dapo.data.kept_columns import Kept, read_kept
+from rllib_dapo.data.load_report import OnBadRow
 from rllib_dapo.data.problem_set import ProblemSet, ProblemSetBuilder
 from rllib_dapo.data.readers import (
     SUFFIXES,
@@ -41,6 +43,9 @@ def load_problems(
     subset: str | None = None,
     deduplicate: bool = False,
     limit: int | None = None,
+    problem_template: str | None = None,
+    on_bad_row: OnBadRow = "error",
+    columns: Kept | Sequence[str] | None = None,
 ) -> ProblemSet:
     """Load and check a data set.
 
@@ -55,6 +60,11 @@ def load_problems(
         subset: which configuration of a data set on the hub to read.
         deduplicate: keep only the first row of each problem.
         limit: keep only the first `limit` problems and do not read on.
+        problem_template: makes the problem out of several columns, as `"{Body} {Question}"`.
+        on_bad_row: `error` refuses a data set with rows that cannot be used, and lists them;
+            `skip` leaves them out, and `ProblemSet.report` lists them.
+        columns: further columns to keep (`Problem.columns`); a list of names that must exist, or
+            a mapping from name to whether it must.
 
     Raises:
         DataError: the data cannot be used; the message names file, row (1-based) and column.
@@ -62,9 +72,12 @@ def load_problems(
     """
     if limit is not None and limit < 1:
         raise SettingError(f"limit={limit}: keep at least 1 problem", "limit")
-    builder = ProblemSetBuilder(str(Path(path).expanduser()), deduplicate, limit)
+    if on_bad_row not in get_args(OnBadRow):
+        raise SettingError(f"on_bad_row={on_bad_row!r}: use error or skip", "on_bad_row")
+    name = str(Path(path).expanduser())
+    builder = ProblemSetBuilder(name, deduplicate, limit, on_bad_row, read_kept(columns))
     for part in find_parts(path, split, subset):
-        builder.add_part(part, problem_key, answer_key)
+        builder.add_part(part, problem_key, answer_key, problem_template)
         if builder.full:
             break
     return builder.finish()
@@ -77,6 +90,9 @@ def problems_from_rows(
     problem_key: str | None = None,
     answer_key: str | None = None,
     deduplicate: bool = False,
+    problem_template: str | None = None,
+    on_bad_row: OnBadRow = "error",
+    columns: Kept | Sequence[str] | None = None,
 ) -> ProblemSet:
     """Check rows in memory, such as `df.to_dict("records")`, and make a data set of them.
 
@@ -92,8 +108,8 @@ def problems_from_rows(
                 choose_columns(list(row))
             yield number, row
 
-    builder = ProblemSetBuilder(name, deduplicate)
-    builder.add_part(DatasetPart(name, name, read), problem_key, answer_key)
+    builder = ProblemSetBuilder(name, deduplicate, None, on_bad_row, read_kept(columns))
+    builder.add_part(DatasetPart(name, name, read), problem_key, answer_key, problem_template)
     return builder.finish()
 
 

@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import overload
 
 import numpy as np
+import numpy.typing as npt
 
 from rllib_dapo.data.problem_set import Problem, ProblemSet
 from rllib_dapo.errors import DataError
@@ -156,6 +157,10 @@ class MixedProblems(Sequence[Problem]):
 
     def _source_of(self, index: int) -> int:
         return bisect_right(self.mixture.starts, index) - 1
+
+    def digests(self) -> npt.NDArray[np.uint64]:
+        """uint64[len], as in `ProblemSet`."""
+        return np.concatenate([part.digests() for part in self.parts])
 
     @property
     def distinct_of(self) -> IntArray:

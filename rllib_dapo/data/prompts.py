@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, get_args
 
@@ -198,14 +197,7 @@ class PromptRenderer:
         if not observations:
             return np.zeros(0, dtype=np.int64)
         if self.uses_chat:
-            rows = self._tokenizer.apply_chat_template(
-                [self.messages(observation) for observation in observations],
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-                **self.template_options,
-            )
-            return np.array([len(ids) for ids in rows], dtype=np.int64)
+            return self._chat_lengths([self.messages(observation) for observation in observations])
         texts = [self._plain_text(observation) for observation in observations]
         rows = self._tokenizer(texts, add_special_tokens=True, verbose=False)["input_ids"]
         lengths = [
@@ -213,6 +205,22 @@ class PromptRenderer:
             for ids, text in zip(rows, texts, strict=True)
         ]
         return np.array(lengths, dtype=np.int64)
+
+    def _chat_lengths(self, chats: list[list[dict[str, str]]]) -> IntArray:
+        whole = [chat for chat in chats if chat[-1]["role"] != "assistant"]
+        rows = whole and self._apply(
+            whole, add_generation_prompt=True, tokenize=True, return_dict=False
+        )
+        lengths = iter([len(ids) for ids in rows])
+        return np.array(
+            [
+                len(self._render_chat(chat)[0])
+                if chat[-1]["role"] == "assistant"
+                else next(lengths)
+                for chat in chats
+            ],
+            dtype=np.int64,
+        )
 
     def messages(self, observation: str | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
         """The chat posed for an observation: system, few-shot turns, problem."""
@@ -235,9 +243,30 @@ class PromptRenderer:
         return self._head + problem + self._tail
 
     def _render_chat(self, messages: list[dict[str, str]]) -> tuple[list[int], str]:
-        apply = partial(self._tokenizer.apply_chat_template, **self.template_options)
+        apply = self._apply
+        if messages[-1]["role"] == "assistant":
+            text = self._begun_text(messages)
+            return list(self._tokenizer.encode(text, add_special_tokens=False)), text
         ids = apply(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
         return list(ids), apply(messages, add_generation_prompt=True, tokenize=False)
+
+    def _apply(self, messages: Any, **arguments: Any) -> Any:
+        """Apply the chat template, with the options that were given for it."""
+        return self._tokenizer.apply_chat_template(messages, **arguments, **self.template_options)
+
+    def _begun_text(self, messages: list[dict[str, str]]) -> str:
+        """The text of a chat whose last message is the beginning of a completion."""
+        begun = messages[-1]["content"]
+        apply = self._apply
+        try:
+            text: str = apply(messages, continue_final_message=True, tokenize=False)
+        except ValueError:  # The template drops a part of the message, such as `<think>`.
+            text = ""
+        if text.endswith(begun):
+            return text
+        if text and text.endswith(begun.rstrip()):  # The template trims messages.
+            return text + begun[len(begun.rstrip()) :]
+        return str(apply(messages[:-1], add_generation_prompt=True, tokenize=False)) + begun
 
     def _plain_text(self, observation: str | Sequence[Mapping[str, str]]) -> str:
         parts = [] if self._system is None else [self._system + "\n\n"]
@@ -245,7 +274,8 @@ class PromptRenderer:
         if isinstance(observation, str):
             return "".join(parts) + self._fill(observation)
         asked = [m["content"] for m in observation if self._system is None or m["role"] != "system"]
-        return "".join(parts) + "\n\n".join(asked) + "\n"
+        is_begun = observation[-1]["role"] == "assistant"  # the model continues the last message
+        return "".join(parts) + "\n\n".join(asked) + ("" if is_begun else "\n")
 
     def _render_plain(self, text: str) -> tuple[list[int], str]:
         tokenizer = self._tokenizer

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from rllib_dapo.data.json_tables import rows_of_table
 from rllib_dapo.data.schemas import Schema, detect_schema
 from rllib_dapo.errors import DataError
 
@@ -40,13 +41,19 @@ class DatasetPart:
     read: Callable[[ChooseColumns], Iterator[Row]]
 
     def rows(
-        self, problem_key: str | None, answer_key: str | None
+        self,
+        problem_key: str | None,
+        answer_key: str | None,
+        problem_template: str | None = None,
+        further: Callable[[list[str]], tuple[str, ...]] = lambda columns: (),
     ) -> Iterator[tuple[Schema, int, Mapping[str, Any]]]:
         """Yield each row with its number and the schema that reads it.
 
         Args:
             problem_key: column of the problem; None recognises the common names.
             answer_key: column of the ground truth, likewise.
+            problem_template: makes the problem out of several columns.
+            further: given the columns of the file, returns those to read beside these two.
 
         Raises:
             DataError: the file is malformed, cannot be read, or lacks a column.
@@ -56,10 +63,10 @@ class DatasetPart:
         def choose(columns: list[str]) -> tuple[str, ...]:
             nonlocal schema
             try:
-                schema = detect_schema(columns, problem_key, answer_key)
+                schema = detect_schema(columns, problem_key, answer_key, problem_template)
+                return tuple(dict.fromkeys((*schema.columns, *further(columns))))
             except DataError as error:
                 raise DataError(f"{self.where}, row 1: {error}") from error
-            return schema.columns
 
         try:
             for number, row in self.read(choose):
@@ -69,6 +76,7 @@ class DatasetPart:
             raise DataError(f"{self.where}: cannot be read ({error.strerror or error})") from error
 
 
+_ABOUT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json")
 SPLITS = ("train", "validation", "valid", "val", "dev", "eval", "test")
 """Words in the path of a file that say which split it belongs to."""
 
@@ -83,6 +91,7 @@ def read_rows(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
     Raises:
         DataError: the file is malformed; the message names file and row.
     """
+    _refuse_pointer(path)
     return _READERS[path.suffix.lower()](path, choose_columns)
 
 
@@ -112,6 +121,7 @@ def find_files(path: Path, split: str | None = None) -> list[Path]:
         f
         for f in path.rglob("*")
         if f.suffix.lower() in _READERS
+        and f.name not in _ABOUT_DATA
         and f.is_file()
         and not any(part.startswith(".") for part in f.relative_to(path).parts)
     )
@@ -123,13 +133,31 @@ def find_files(path: Path, split: str | None = None) -> list[Path]:
         if not chosen:
             names = ", ".join(str(f.relative_to(path)) for f in files[:8])
             raise DataError(f"{path}: no file of split={split!r} among {names}")
+        _refuse_configurations(path, chosen)
         return chosen
     splits = sorted({w for f in files for w in words[f] if w in SPLITS})
     if len(splits) > 1:
         raise DataError(
             f"{path} holds several splits ({', '.join(splits)}); choose one with split=…"
         )
+    _refuse_configurations(path, files)
     return files
+
+
+def _refuse_configurations(path: Path, files: list[Path]) -> None:
+    """Refuse the same split in several folders, such as `main/` and `socratic/`."""
+    above: set[str] = set()
+    for file in files:
+        parts = file.relative_to(path).parts
+        place = next((i for i, part in enumerate(parts) if _words(Path(part)) & set(SPLITS)), None)
+        if place is None:
+            return
+        above.add("/".join(parts[:place]))
+    if len(above) > 1:
+        raise DataError(
+            f"{path} holds several configurations ({', '.join(sorted(above))}); name the folder of"
+            f" one, such as {path / sorted(above)[-1]}, or list several as a mixture"
+        )
 
 
 def _words(relative: Path) -> set[str]:
@@ -147,6 +175,16 @@ def _missing(path: Path) -> str:
     listed = f"nearest there: {', '.join(near)}" if near else "that folder is empty"
     relative = "" if path.is_absolute() else f" (relative to {Path.cwd()})"
     return f"{path}: no such file or folder{relative}; looked in {folder}, {listed}"
+
+
+def _refuse_pointer(path: Path) -> None:
+    with path.open("rb") as file:
+        start = file.read(60)
+    if start.startswith((b"version https://git-lfs", b"# xet version")):
+        raise DataError(
+            f"{path}: a pointer of Git LFS instead of the data; run `git lfs pull` in its"
+            " repository, or download the file"
+        )
 
 
 def _decode(line: bytes, path: Path, row: int) -> str:
@@ -197,7 +235,13 @@ def _read_jsonl(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
 
 
 def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
-    data = _parse(_decode(path.read_bytes(), path, 1), path, None)
+    text = _decode(path.read_bytes(), path, 1)
+    if _is_lines(text):
+        yield from _read_jsonl(path, choose_columns)
+        return
+    data = _parse(text, path, None)
+    if isinstance(data, Mapping):
+        data = rows_of_table(data) or data
     if isinstance(data, Mapping):
         lists = [v for v in data.values() if isinstance(v, list)]
         if len(lists) > 1:
@@ -216,6 +260,17 @@ def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
         yield number, row
 
 
+def _is_lines(text: str) -> bool:
+    """Whether a text has one JSON object a line, as `Dataset.to_json` writes them."""
+    first, _, rest = text.lstrip().partition("\n")
+    if not first.startswith("{") or not rest.strip():
+        return False
+    try:
+        return isinstance(json.loads(first), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 def _decoded_lines(file: IO[bytes], path: Path) -> Iterator[str]:
     for number, line in enumerate(file):
         yield _decode(line, path, number)  # the header line is number 0
@@ -223,7 +278,9 @@ def _decoded_lines(file: IO[bytes], path: Path) -> Iterator[str]:
 
 def _read_csv(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
     with path.open("rb") as file:
-        rows = csv.reader(_decoded_lines(file, path), strict=True)
+        csv.field_size_limit(2**31 - 1)  # Solutions of models have more than 131,072 characters.
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        rows = csv.reader(_decoded_lines(file, path), delimiter=delimiter, strict=True)
         number = 0
         try:
             header = next(rows, None)
@@ -265,6 +322,7 @@ _READERS: dict[str, Callable[[Path, ChooseColumns], Iterator[Row]]] = {
     ".json": _read_json,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
+    ".tsv": _read_csv,
 }
 
 SUFFIXES = tuple(_READERS)

@@ -1,4 +1,4 @@
-"""Find the problem and the ground truth in a row, and read both.
+"""Decide which columns of a file are read, and read the problem and the ground truth of a row.
 
 A row is a mapping from columns to values as the file format gives them: texts, numbers,
 numpy scalars and arrays, nested mappings, or texts that hold JSON.
@@ -7,84 +7,146 @@ numpy scalars and arrays, nested mappings, or texts that hold JSON.
 from __future__ import annotations
 
 import difflib
-import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
+from rllib_dapo.data.chats import Messages, as_chat, is_broken_chat, read_question
+from rllib_dapo.data.choices import ChoiceColumns, Choices, find_choices
+from rllib_dapo.data.golds import read_gold
+from rllib_dapo.data.load_report import ColumnsTaken
+from rllib_dapo.data.problem_template import ProblemTemplate, read_template
+from rllib_dapo.data.row_values import RowError, encodable, is_empty, is_missing, lookup, plain
 from rllib_dapo.errors import DataError
-from rllib_dapo.rewards.grading.extract import last_box
-from rllib_dapo.rewards.grading.grade import parse_gold
 
-Messages = list[dict[str, str]]
-"""A chat: dicts with `role` and `content`, in order."""
+__all__ = ["Messages", "RowError", "Schema", "detect_schema"]
 
 _PROBLEM_NAMES = ("problem", "question", "prompt", "messages", "input")
+_WITH_CHOICES = ("query", "question_stem")  # columns of the question beside choices
 _ANSWER_NAMES = (
-    "answer",
-    "reward_model.ground_truth",
-    "ground_truth",
-    "expected_answer",
-    "final_answer",
-    "solution",
-    "target",
-    "output",
-    "messages",
-    "extra_info.answer",
+    "answer", "reward_model.ground_truth", "ground_truth", "expected_answer", "final_answer",
+    "solution", "target", "output", "messages", "extra_info.answer",
+)  # fmt: skip
+_LETTER_NAMES = ("answerkey", "answer_key", "correct", "correct_option", "label", "cop",
+                 "answer_index", "answer_idx", "correct answer", "correct_answer")  # fmt: skip
+# Words in the names of columns that hold a part of a problem.
+_PARTS = frozenset(
+    "body context contexts passage passages paragraph paragraphs story article document"  # noqa: SIM905
+    " documents background premise premises scenario facts preamble setup setting statement"
+    " description text stem evidence instruction instructions input choices options candidates"
+    " alternatives endings image images figure diagram picture table introduction intro"
+    " question problem query narrative situation excerpt given hypothesis support".split()
 )
-_SOLUTIONS = ("solution", "messages")  # columns of worked solutions, with the answer in a box
-_ANSWER_KEYS = ("ground_truth", "answer", "target", "value")  # inside an answer that is a dict
-_ROLES = ("system", "user", "assistant")
+_ABOUT = frozenset(
+    "id ids url link length len tokens token count num number type name hash index idx source"  # noqa: SIM905
+    " lang language path file size split level subject concat original".split()
+)
 
 
-class RowError(DataError):
-    """A row cannot be used. The caller, which knows the file and the row, adds them.
-
-    Args:
-        column: the column of the value that cannot be used.
-        problem: what was found there, and what to do.
-    """
-
-    def __init__(self, column: str, problem: str) -> None:
-        super().__init__(f"column {column!r}: {problem}")
-        self.column = column
-        self.problem = problem
-
-    def __reduce__(self) -> tuple[type[RowError], tuple[str, str]]:
-        """Pickle the arguments, because Ray sends errors from process to process."""
-        return type(self), (self.column, self.problem)
+class LayoutError(DataError):
+    """A file would be posed by half, so none of its rows can be used as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """The two columns that are read.
+    """The columns that are read.
 
     Attributes:
         problem: column of the problem; dots lead into nested mappings.
         answer: column of the ground truth, likewise.
+        template: makes the problem out of several columns; None takes `problem` as it is.
+        choices: where the choices are, if the problem is multiple choice.
+        others: columns that may hold a part of the problem, although they are not posed.
+        named: whether the user named the column of the answer.
+        rule: the layout that was recognised; "" for plain columns.
     """
 
     problem: str
     answer: str
+    template: ProblemTemplate | None = None
+    choices: ChoiceColumns | None = None
+    others: tuple[str, ...] = ()
+    named: bool = False
+    rule: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The top-level columns to read from a file."""
-        return tuple(dict.fromkeys(key.split(".")[0] for key in (self.problem, self.answer)))
+        keys = [self.answer, *self.others]
+        keys += self.template.keys if self.template else [self.problem]
+        if self.choices:
+            keys += [self.choices.correct] if self.choices.correct else []
+            keys += self.choices.columns
+        return tuple(dict.fromkeys(key.split(".")[0] for key in keys))
+
+    def taken(self, present: Iterable[str]) -> ColumnsTaken:
+        """What a report says about the columns."""
+        problem = self.template.text if self.template else self.problem
+        unused = tuple(name for name in present if name not in self.columns)
+        return ColumnsTaken(problem, self.answer, self.rule, unused)
 
     def read(self, row: Mapping[str, Any]) -> tuple[str | Messages, str]:
         """The problem and the ground truth of a row.
 
         Raises:
             RowError: one of them is missing, empty or of no use.
+            LayoutError: the row has a part of the problem that would not be posed.
         """
-        problem = _read_problem(_lookup(row, self.problem), self.problem)
-        return problem, _read_answer(_lookup(row, self.answer), self.answer)
+        choices = self.choices.read(row, str(row.get(self.problem))) if self.choices else None
+        problem = self._problem(row, choices)
+        value = lookup(row, self.answer)
+        if choices is not None:
+            return problem, choices.letter(value, self.answer)
+        answer = read_gold(value, self.answer, named=self.named)
+        if isinstance(problem, list):
+            ends = None if self.answer.split(".")[0] == self.problem.split(".")[0] else answer
+            problem = read_question(problem, self.problem, ends)
+        return problem, answer
+
+    def _problem(self, row: Mapping[str, Any], choices: Choices | None) -> Any:
+        if self.template is not None:
+            lines = (
+                {}
+                if choices is None
+                else dict.fromkeys(
+                    self.choices.columns[:1] if self.choices else (), lambda: choices.lines
+                )
+            )
+            return self.template.fill(row, lines)
+        value = lookup(row, self.problem)
+        if (chat := as_chat(value)) is not None:
+            return chat
+        text = _read_text(value, self.problem)
+        if choices is not None and not choices.posed_in(text):
+            text = f"{text.rstrip()}\n{choices.lines}"
+        for key in self.others:
+            self._refuse_half(text, key, row.get(key))
+        return text
+
+    def _refuse_half(self, text: str, key: str, value: Any) -> None:
+        value = plain(value)
+        if is_empty(value) or isinstance(value, (int, float)):
+            return
+        if isinstance(value, str):
+            part, whole = " ".join(value.split()), " ".join(text.split())
+            if part in whole or whole in part or len(part.split()) < 2 or as_chat(value):
+                return
+        elif as_chat(value) is not None:
+            return
+        raise LayoutError(
+            f"column {key!r}: found {value!r:.60} beside the problem in {self.problem!r}, which"
+            " would be posed without it; set problem_template to say what is posed, such as"
+            f' "{{{key}?}}\\n\\n{{{self.problem}}}", or "{{{self.problem}}}" if that is the whole'
+            " problem"
+        )
 
 
 def detect_schema(
-    columns: Iterable[str], problem_key: str | None = None, answer_key: str | None = None
+    columns: Iterable[str],
+    problem_key: str | None = None,
+    answer_key: str | None = None,
+    problem_template: str | None = None,
 ) -> Schema:
     r"""Choose the columns that the caller named, or else the first known names present.
 
@@ -93,19 +155,71 @@ def detect_schema(
     DAPO-Math-17k), `ground_truth`, `expected_answer`, `final_answer`, `solution` (MATH: the
     last `\boxed{}`), `target`, `output`, `messages` (the last message of the assistant) and
     `extra_info.answer` (verl). Upper and lower case are the same. `input` is not taken if
-    there is an `instruction` column, because it then holds only half of the problem.
+    there is an `instruction` column, because it then holds only half of the problem. Known
+    layouts of several columns are joined: SVAMP and ASDiv, OlympiadBench, multiple choice.
 
     Raises:
         DataError: a column is missing; the message lists the columns present and the nearest.
     """
     present = list(columns)
+    found = find_choices(present)
     known: tuple[str, ...] = _PROBLEM_NAMES
     if any(name.lower() == "instruction" for name in present):
         known = tuple(name for name in known if name != "input")
-    return Schema(
-        _choose("problem_key", problem_key, known, present),
-        _choose("answer_key", answer_key, _ANSWER_NAMES, present),
-    )
+    answers: tuple[str, ...] = _ANSWER_NAMES
+    if found is not None:
+        known = (*known, *_WITH_CHOICES)
+        answers = (*answers, *_LETTER_NAMES)
+    if found is not None and found.correct:
+        answers = (found.correct.lower(), *answers)
+    template = None if problem_template is None else read_template(problem_template, present)
+    if template is not None and problem_key is not None:
+        raise DataError(
+            f"problem_key={problem_key!r} and problem_template={problem_template!r:.80} both say"
+            " what is posed; keep one of them"
+        )
+    answer = _choose("answer_key", answer_key, answers, present)
+    if template is not None:
+        if answer in template.keys and answer.split(".")[-1].lower() != "messages":
+            raise DataError(
+                f"problem_template={problem_template!r:.120}: {{{answer}}} is the column of the"
+                " ground truth, which would be posed too; leave it out or set answer_key"
+            )
+        if found is not None and not set(found.columns) & set(template.keys):
+            found = None
+        return Schema(
+            template.keys[0], answer, template, found, (), answer_key is not None, "template"
+        )
+    problem = _choose("problem_key", problem_key, known, present)
+    template, rule = _joined(problem, present)
+    used = {problem, answer, answer.split(".")[0], *(template.keys if template else ())}
+    used |= {*found.columns, found.correct} if found else set()
+    others = tuple(name for name in present if name not in used and _may_be_part(name))
+    rule = rule or ("multiple choice" if found else "")
+    return Schema(problem, answer, template, found, others, answer_key is not None, rule)
+
+
+def _joined(problem: str, present: list[str]) -> tuple[ProblemTemplate | None, str]:
+    """The template of a known layout whose problem is in two columns."""
+    by_lower = {name.lower(): name for name in reversed(present)}
+    if problem.lower() == "question" and "body" in by_lower:
+        text = f"{{{by_lower['body']}?}} {{{problem}}}"
+        return read_template(text, present), "body and question"
+    if problem.lower() == "question" and {"context", "answer_type", "final_answer"} <= set(
+        by_lower
+    ):
+        text = f"{{{by_lower['context']}?}}\n\n{{{problem}}}"
+        return read_template(text, present), "context and question"
+    return None, ""
+
+
+def _may_be_part(name: str) -> bool:
+    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)
+    lower = [word.lower() for word in words]
+    if not lower or lower[-1] in _ABOUT or lower[0] in ("source", "original", "generated"):
+        return False
+    exact = {"question", "problem", "query", "text", "statement", "description", "input"}
+    return any(word in _PARTS - exact for word in lower) or name.lower().strip() in exact
 
 
 def _choose(setting: str, named: str | None, known: tuple[str, ...], present: list[str]) -> str:
@@ -129,160 +243,19 @@ def _choose(setting: str, named: str | None, known: tuple[str, ...], present: li
     raise DataError(f"{what}; columns present: {listed}{hint}; set {setting} to the right one")
 
 
-def _lookup(row: Mapping[str, Any], key: str) -> Any:
-    if key in row:
-        return _plain(row[key])
-    value: Any = row
-    for i, part in enumerate(key.split(".")):
-        value = _plain(_from_json(_plain(value)))
-        if not isinstance(value, Mapping) or part not in value:
-            inside = ".".join(key.split(".")[:i])
-            if not isinstance(value, Mapping):
-                raise RowError(key, f"missing: {inside or 'the row'} is {value!r:.60}, no mapping")
-            near = difflib.get_close_matches(part, value, n=1)
-            hint = f", the nearest is {near[0]!r}" if near else ""
-            raise RowError(
-                key,
-                f"missing; {inside or 'the row'} has {', '.join(map(repr, value)) or 'nothing'}"
-                f"{hint}; repair the row or name another column",
-            )
-        value = value[part]
-    return _plain(value)
-
-
-def _plain(value: Any) -> Any:
-    """Turn numpy arrays and scalars into Python values; leave other values unchanged."""
-    return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _from_json(value: Any) -> Any:
-    """Decode a text that holds a JSON object or list; leave other values unchanged."""
-    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return value  # LaTeX sets and intervals begin with these characters too
-    return value
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or (isinstance(value, float) and value != value)  # noqa: PLR0124 - NaN
-
-
-def _read_problem(value: Any, key: str) -> str | Messages:
-    decoded = _as_chat(_from_json(value))
-    if _looks_like_chat(decoded):
-        return _read_messages(_asked(decoded), key)
+def _read_text(value: Any, key: str) -> str:
     if not isinstance(value, str):
-        found = "nothing" if _is_missing(value) else f"{value!r:.60} ({type(value).__name__})"
+        found = "nothing" if is_missing(value) else f"{value!r:.60} ({type(value).__name__})"
         raise RowError(
             key, f"found {found} for a problem; it must be a text or a list of chat messages"
         )
     if not value.strip():
         raise RowError(key, "found an empty problem; remove the row or fill it in")
-    return _encodable(value, key)
-
-
-def _as_chat(value: Any) -> Any:
-    """Turn one message, or a mapping of lists, into a list; leave other values unchanged."""
-    if not isinstance(value, Mapping) or "role" not in value or "content" not in value:
-        return value
-    roles, contents = _plain(value["role"]), _plain(value["content"])
-    if not isinstance(roles, list):
-        return [value]
-    # The `datasets` library stores a sequence of mappings as a mapping of lists.
-    pairs = zip(roles, contents, strict=False)
-    return [{"role": role, "content": content} for role, content in pairs]
-
-
-def _asked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
-    """A chat without the assistant's messages at its end, which fine-tuning data have."""
-    end = len(messages)
-    while end > 1 and messages[end - 1]["role"] == "assistant":
-        end -= 1
-    return messages[:end]
-
-
-def _looks_like_chat(value: Any) -> bool:
-    if not isinstance(value, (list, tuple)) or not value:
-        return False
-    return all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
-
-
-def _read_messages(value: Sequence[Mapping[str, Any]], key: str) -> Messages:
-    messages = []
-    for message in value:
-        role, content = str(message["role"]), _plain(message["content"])
-        if isinstance(content, list):  # a list of content parts, as in multimodal chats
-            content = "".join(str(p.get("text", "")) for p in content if isinstance(p, Mapping))
-        if role not in _ROLES:
-            raise RowError(
-                key, f"found a chat message of the role {role!r}; use {', '.join(_ROLES)}"
-            )
-        if not isinstance(content, str):
-            raise RowError(key, f"found a chat message whose content is {content!r:.60}, no text")
-        messages.append({"role": role, "content": _encodable(content, key)})
-    if messages[-1]["role"] != "user" or not messages[-1]["content"].strip():
+    if is_broken_chat(value):
         raise RowError(
-            key, "found a chat that does not end in a user message with a problem; end it in one"
+            key,
+            f"found a text that begins as a chat and cannot be read as one ({value[:60]!r}); write"
+            " it as JSON",
+            value[:120],
         )
-    return messages
-
-
-def _encodable(text: str, key: str) -> str:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise RowError(
-            key, f"found half a surrogate pair at character {error.start + 1}; repair the text"
-        ) from error
-    return text
-
-
-def _read_answer(value: Any, key: str) -> str:
-    if isinstance(value, str) and value.lstrip().startswith(('{"', '["', '[{"')):
-        value = _from_json(value)
-    chat = _as_chat(value)
-    if _looks_like_chat(chat):
-        if chat[-1]["role"] != "assistant":
-            raise RowError(key, "found a chat without an answer; name another answer_key")
-        value = chat[-1]["content"]
-    if isinstance(value, Mapping):
-        inner = next((k for k in _ANSWER_KEYS if k in value), None)
-        if inner is None:
-            raise RowError(
-                key,
-                f"found a mapping with {', '.join(map(repr, value)) or 'nothing'} for a ground"
-                f" truth; it needs one of {', '.join(_ANSWER_KEYS)}",
-            )
-        return _read_answer(_plain(value[inner]), f"{key}.{inner}")
-    if isinstance(value, (list, tuple)):
-        if len(value) != 1:
-            raise RowError(
-                key, f"found {len(value)} ground truths ({value!r:.60}); give exactly one"
-            )
-        return _read_answer(_plain(value[0]), key)
-    if _is_missing(value):
-        raise RowError(key, "found nothing for a ground truth; remove the row or fill it in")
-    if isinstance(value, Decimal):
-        value = format(value, "f")
-    if isinstance(value, str):
-        value = _final_answer(value, key)
-    try:
-        return parse_gold(value).text
-    except DataError as error:
-        raise RowError(key, f"{error}; give a ground truth that can be compared") from error
-
-
-def _final_answer(text: str, key: str) -> str:
-    """The answer at the end of a worked solution; a bare answer is returned as it is."""
-    solution, mark, answer = text.rpartition("####")
-    if mark and (not solution or solution[-1].isspace()):
-        return answer.strip()
-    if "\\boxed" in text or "\\fbox" in text:
-        return last_box(text) or ""
-    if key.rpartition(".")[2].lower() in _SOLUTIONS and len(text.split()) > 3:
-        raise RowError(
-            key, f"found no \\boxed answer in the solution {text[:40]!r}…; name another answer_key"
-        )
-    return text.strip()
+    return encodable(value, key)

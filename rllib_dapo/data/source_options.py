@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from rllib_dapo.data.load_report import OnBadRow
 from rllib_dapo.data.readers import SUFFIXES
 from rllib_dapo.errors import SettingError
 
@@ -28,6 +29,8 @@ class SourceOptions:
         subset: which configuration of a data set on the hub.
         deduplicate: keep only the first row of each problem.
         limit: use only the first `limit` problems.
+        problem_template: makes the problem out of several columns.
+        on_bad_row: `error` or `skip`.
         weight: its share of the problems posed, relative to the weights of the other sources.
         name: what metrics call it; None for the last part of its path.
     """
@@ -39,6 +42,8 @@ class SourceOptions:
     subset: str | None = None
     deduplicate: bool = False
     limit: int | None = None
+    problem_template: str | None = None
+    on_bad_row: OnBadRow = "error"
     weight: Fraction = Fraction(1)
     name: str | None = None
 
@@ -136,10 +141,15 @@ def _read_source(
         isinstance(limit, bool) or not isinstance(limit, Integral) or limit < 1
     ):
         raise SettingError(f"{inside}limit={limit!r}: use 1 or more problems", f"{inside}limit")
-    for key in ("problem_key", "answer_key", "split", "subset", "name"):
+    for key in ("problem_key", "answer_key", "split", "subset", "name", "problem_template"):
         value = options.get(key)
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise SettingError(f"{inside}{key}={value!r:.80}: use a text", f"{inside}{key}")
+    policy = options.get("on_bad_row", "error")
+    if policy not in get_args(OnBadRow):
+        raise SettingError(
+            f"{inside}on_bad_row={policy!r:.80}: use error or skip", f"{inside}on_bad_row"
+        )
     if not isinstance(options.get("deduplicate", False), bool):
         raise SettingError(
             f"{inside}deduplicate={options['deduplicate']!r:.80}: use true or false",

@@ -34,13 +34,21 @@ class ProblemStream:
         num_problems: the size of the set, or None for an endless environment.
         seed: 0 to 2**63 - 1.
         mixture: the sources of the set, if it has several.
+        shuffle: whether each epoch is a new permutation; otherwise each has the order of the
+            files. An endless environment is not concerned.
 
     Raises:
         SettingError: a size below 1 or a seed out of range.
         ValueError: the mixture's sizes do not add up to `num_problems`.
     """
 
-    def __init__(self, num_problems: int | None, seed: int, mixture: Mixture | None = None) -> None:
+    def __init__(
+        self,
+        num_problems: int | None,
+        seed: int,
+        mixture: Mixture | None = None,
+        shuffle: bool = True,
+    ) -> None:
         if num_problems is not None and num_problems < 1:
             raise SettingError(f"a stream over {num_problems} problems: it needs at least 1")
         if not 0 <= seed < 1 << 63:
@@ -50,6 +58,7 @@ class ProblemStream:
             raise ValueError(f"a mixture of {mixture.starts[-1]} of {num_problems} problems")
         self.seed = int(seed)
         self.mixture = mixture
+        self.shuffle = shuffle
         self._position = 0
         self._orders: dict[int, tuple[int, IntArray]] = {}  # by source: (epoch, permutation)
 
@@ -90,7 +99,13 @@ class ProblemStream:
 
     def get_state(self) -> dict[str, Any]:
         """The position, with the size, seed and mixture for which it is valid, as plain values."""
-        state = {"position": self._position, "seed": self.seed, "num_problems": self.num_problems}
+        state: dict[str, Any] = {
+            "position": self._position,
+            "seed": self.seed,
+            "num_problems": self.num_problems,
+        }
+        if not self.shuffle:
+            state["shuffle"] = False
         return state if self.mixture is None else state | {"mixture": _described(self.mixture)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -110,6 +125,13 @@ class ProblemStream:
                 f"the saved problem stream ran over {_size(state['num_problems'])}, this one runs"
                 f" over {_size(self.num_problems)}: restore with the data set (and limit,"
                 " deduplicate) of the saved run, or start a new run from its weights"
+            )
+        if state.get("shuffle", True) != self.shuffle:
+            raise SettingError(
+                f"shuffle={self.shuffle}, but the saved problem stream used"
+                f" shuffle={state.get('shuffle', True)}: restore with that value, or start a new"
+                " run from its weights",
+                "shuffle",
             )
         saved = state.get("mixture")
         own = None if self.mixture is None else _described(self.mixture)
@@ -156,7 +178,8 @@ class ProblemStream:
                 size, entropy = self.num_problems, [self.seed, epoch]
             else:
                 size, entropy = self.mixture.sizes[source], [self.seed, epoch, source + 1]
-            known = (epoch, np.random.default_rng(entropy).permutation(size))
+            generator = np.random.default_rng(entropy)
+            known = (epoch, generator.permutation(size) if self.shuffle else np.arange(size))
         self._orders[source] = known
         return known[1]
 

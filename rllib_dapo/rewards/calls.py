@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -66,6 +67,7 @@ class CompletionsToScore:
         infos: the info of the environment's `step` for each completion.
         truncated: for each completion, whether it was cut at the length limit.
         num_tokens: the length of each completion in tokens.
+        columns: the values of the problem's row by the name of their column, those that are kept.
     """
 
     problem: str
@@ -73,11 +75,12 @@ class CompletionsToScore:
     infos: Sequence[Mapping[str, Any]]
     truncated: Sequence[bool]
     num_tokens: Sequence[int]
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
     def arguments(self, function: RewardFunction) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield the first argument and the keywords of each call.
 
-        Lists and infos are copies, so a function may change them.
+        Lists, infos and columns are copies, so a function may change them.
         """
         if function.batched:
             everything: dict[str, Any] = {
@@ -86,7 +89,8 @@ class CompletionsToScore:
                 "truncated": list(self.truncated),
                 "num_tokens": list(self.num_tokens),
             }
-            yield list(self.answers), {name: everything[name] for name in function.keywords}
+            keywords = {name: everything[name] for name in function.keywords}
+            yield list(self.answers), keywords | self._columns(function)
             return
         for i, answer in enumerate(self.answers):
             everything = {
@@ -95,7 +99,16 @@ class CompletionsToScore:
                 "truncated": self.truncated[i],
                 "num_tokens": self.num_tokens[i],
             }
-            yield answer, {name: everything[name] for name in function.keywords}
+            keywords = {name: everything[name] for name in function.keywords}
+            yield answer, keywords | self._columns(function)
+
+    def _columns(self, function: RewardFunction) -> dict[str, Any]:
+        """The columns that a function asks for; it has a default for those that are not there."""
+        return {
+            asked.keyword: copy.deepcopy(self.columns[asked.column])
+            for asked in function.columns
+            if asked.column in self.columns
+        }
 
 
 class RewardCalls:

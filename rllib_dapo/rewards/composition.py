@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rllib_dapo.errors import RewardError
 from rllib_dapo.rewards.calls import CompletionsToScore, NoValue, RewardCalls
+from rllib_dapo.rewards.columns import AskedColumn
 from rllib_dapo.rewards.functions import (
     FORMAT,
     RewardFunction,
@@ -39,11 +40,13 @@ class PlayedCompletion:
         problem: the observation that `reset` returned.
         completion: the completion, with the environment's score.
         info: the whole `info` that `step` returned.
+        columns: further values of the problem's row, for reward functions that ask for them.
     """
 
     problem: str
     completion: Completion
     info: Mapping[str, Any]
+    columns: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,16 @@ def check_rewards(settings: DAPOSettings) -> None:
     load_reward_functions(settings.reward_functions)
 
 
+def columns_of_rewards(settings: DAPOSettings) -> tuple[AskedColumn, ...]:
+    """The columns of the data set that the reward functions of the settings ask for.
+
+    Raises:
+        SettingError: a function cannot be used; see `load_reward_functions`.
+    """
+    functions = load_reward_functions(settings.reward_functions)
+    return tuple(column for function in functions for column in function.columns)
+
+
 def _to_score(played: Sequence[PlayedCompletion]) -> CompletionsToScore:
     return CompletionsToScore(
         problem=played[0].problem if played else "",
@@ -181,4 +194,5 @@ def _to_score(played: Sequence[PlayedCompletion]) -> CompletionsToScore:
         infos=[p.info for p in played],
         truncated=[p.completion.truncated for p in played],
         num_tokens=[len(p.completion.token_ids) for p in played],
+        columns=played[0].columns if played else {},
     )

@@ -6,7 +6,8 @@
 
 Both may be `async def`. The name of the first parameter tells which of the two a function is; what
 it gets is the text of a whole completion, or the texts of all completions of a group. The other
-parameters are passed by name, and only those that the function asks for.
+parameters are passed by name, and only those that the function asks for. A parameter of another
+name asks for the column of the data set with this name (`rewards.columns`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from rllib_dapo.errors import SettingError
+from rllib_dapo.rewards.columns import AskedColumn, read_declared
 from rllib_dapo.settings.general import LARGEST_WEIGHT
 
 FORMAT = "format"
@@ -29,7 +31,7 @@ PER_ANSWER_KEYWORDS = ("problem", "info", "truncated", "num_tokens")
 BATCHED_KEYWORDS = ("problem", "infos", "truncated", "num_tokens")
 
 _SETTING = "reward_functions"
-_KEYS = ("function", "weight", "name")
+_KEYS = ("function", "weight", "name", "columns")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 _TAKEN = (FORMAT, "score", "length")
 _EXAMPLE = "def my_reward(answer, *, problem, info, **more): ..."
@@ -46,6 +48,7 @@ class RewardFunction:
         batched: whether it takes all completions of a group at once.
         is_async: whether calling it gives an awaitable.
         keywords: those of the offered keywords that it asks for.
+        columns: the columns of the data set that it asks for.
     """
 
     name: str
@@ -54,14 +57,16 @@ class RewardFunction:
     batched: bool
     is_async: bool
     keywords: tuple[str, ...]
+    columns: tuple[AskedColumn, ...] = ()
 
 
 def load_reward_functions(entries: Sequence[Mapping[str, Any]]) -> tuple[RewardFunction, ...]:
     """Import and check the functions of the setting `reward_functions`.
 
     Args:
-        entries: mappings with `function` (`package.module:name`), `weight` (default: 1) and
-            `name` (default: the function's own name).
+        entries: mappings with `function` (`package.module:name`), `weight` (default: 1),
+            `name` (default: the function's own name) and `columns` (default: what the
+            parameters of the function say).
 
     Raises:
         SettingError: an entry is malformed, cannot be imported or has an impossible signature.
@@ -130,9 +135,27 @@ def _load(entry: Mapping[str, Any], name: str, where: str) -> RewardFunction:
     if isinstance(weight, bool) or not isinstance(weight, (int, float)):
         _refuse(f"{where}.weight", weight, "use a number, such as 0.5")
     check_weight(f"{where}.weight", weight, _SETTING)
-    function = _import(str(entry["function"]), f"{where}.function")
-    batched, keywords = _read_signature(function, str(entry["function"]), f"{where}.function")
-    return RewardFunction(name, float(weight), function, batched, _is_async(function), keywords)
+    path, setting = str(entry["function"]), f"{where}.function"
+    function = _import(path, setting)
+    batched, asked, takes_any = _read_signature(function, path, setting)
+    offered = BATCHED_KEYWORDS if batched else PER_ANSWER_KEYWORDS
+    declared = read_declared(entry.get("columns"), f"{where}.columns")
+    for keyword in declared:
+        taken = keyword in ("answer", "answers", *offered)
+        if taken or not (takes_any or keyword in asked):
+            why = "has a meaning of its own" if taken else "is no parameter of the function"
+            near = [] if taken else difflib.get_close_matches(keyword, asked, n=1, cutoff=0.5)
+            key = near[0] if near else "another_name"
+            remedy = f"write {{{key}: {declared[keyword]}}}, with a parameter of that name"
+            _refuse(f"{where}.columns", declared, f"the keyword {keyword!r} {why}; {remedy}")
+    by_signature = {name: name for name in asked if name not in offered}
+    columns = tuple(
+        AskedColumn(keyword, column, keyword in declared or asked[keyword])
+        for keyword, column in {**by_signature, **declared}.items()
+    )
+    keywords = tuple(keyword for keyword in offered if takes_any or keyword in asked)
+    is_async = _is_async(function)
+    return RewardFunction(name, float(weight), function, batched, is_async, keywords, columns)
 
 
 def _import(path: str, where: str) -> Callable[..., Any]:
@@ -163,8 +186,13 @@ def _import(path: str, where: str) -> Callable[..., Any]:
 
 def _read_signature(
     function: Callable[..., Any], path: str, where: str
-) -> tuple[bool, tuple[str, ...]]:
-    """Find out whether a function is batched, and which keywords it asks for."""
+) -> tuple[bool, dict[str, bool], bool]:
+    """Find out how a function can be called.
+
+    Returns:
+        Whether it is batched; its further parameters that can be passed by name, each with
+        whether it must be; and whether it takes any keyword.
+    """
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -181,19 +209,25 @@ def _read_signature(
         )
     batched = first.name == "answers"
     offered = BATCHED_KEYWORDS if batched else PER_ANSWER_KEYWORDS
+    of_the_other_form = set(PER_ANSWER_KEYWORDS + BATCHED_KEYWORDS) - set(offered)
     takes_any = any(p.kind is kinds.VAR_KEYWORD for p in parameters)
-    asked = [p for p in parameters[1:] if p.kind not in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL)]
-    for parameter in asked:
+    asked: dict[str, bool] = {}
+    for parameter in parameters[1:]:
+        if parameter.kind in (kinds.VAR_KEYWORD, kinds.VAR_POSITIONAL):
+            continue
+        required = parameter.default is kinds.empty
         by_name = parameter.kind is not kinds.POSITIONAL_ONLY
-        if parameter.default is kinds.empty and not (by_name and parameter.name in offered):
+        if required and (not by_name or parameter.name in of_the_other_form):
             _refuse(
                 where,
                 path,
                 f"its parameter {parameter.name!r} would get no value; by name it can get "
-                f"{', '.join(offered)}; give every other parameter a default",
+                f"{', '.join(offered)} and columns of the data set; give every other parameter a "
+                "default",
             )
-    named = {p.name for p in asked if p.kind is not kinds.POSITIONAL_ONLY}
-    return batched, tuple(name for name in offered if takes_any or name in named)
+        if by_name:
+            asked[parameter.name] = required
+    return batched, asked, takes_any
 
 
 def _is_async(function: Callable[..., Any]) -> bool:

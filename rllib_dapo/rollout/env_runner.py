@@ -23,7 +23,8 @@ from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
-from rllib_dapo.rewards.composition import RewardComposer
+from rllib_dapo.rewards.columns import asked_columns
+from rllib_dapo.rewards.composition import RewardComposer, columns_of_rewards
 from rllib_dapo.rollout.completion_pipeline import CompletionPipeline, FinishedGroup
 from rllib_dapo.rollout.constructor_retry import retry_restart
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
@@ -132,6 +133,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
                 getattr(inner, "num_problems", None),
                 (self.config.seed or 0) + self.worker_index,
                 getattr(inner, "mixture", None),
+                bool(getattr(inner, "shuffle", True)),
             )
         refs = tuple(self._stream.take(-(-(num_episodes or size) // size)))
         job = SamplingJob(refs, size, training_sampling(self.config), seed=refs[0].seed)
@@ -307,7 +309,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         config = self.config
         if evaluation:
             config = config.get_evaluation_config_object() or config
-        return make_env(config.env, config.env_config)
+        return make_env(
+            config.env,
+            config.env_config,
+            columns=asked_columns(columns_of_rewards(self.config), evaluation=evaluation),
+        )
 
     @property
     def _weights_version(self) -> int:

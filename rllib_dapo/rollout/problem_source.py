@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.rewards.columns import asked_columns
+from rllib_dapo.rewards.composition import columns_of_rewards
 from rllib_dapo.rollout.single_step import try_single_step
 from rllib_dapo.rollout.text_episodes import find_score_group
 from rllib_dapo.settings.run import RunSettings
@@ -42,17 +45,21 @@ class ProblemSource:
     """
 
     def __init__(self, config: RunSettings) -> None:
-        env = make_env(config.env, config.env_config)
+        columns = columns_of_rewards(config)
+        env = make_env(config.env, config.env_config, columns=asked_columns(columns))
         _try_environment(env)
         training = _Posed.of(env, config, "env_config")
         size = training.size if training.fitting is None else len(training.fitting)
         self._fitting = training.fitting
-        self._stream = ProblemStream(size, config.seed or 0, training.mixture)
+        self._stream = ProblemStream(size, config.seed or 0, training.mixture, training.shuffle)
+        self._data = training.fingerprint
+        self._warns_of_other_data = training.on_changed_data == "warn"
 
         evaluation = config.get_evaluation_config_object() or config
         self._evaluation = training
         if (evaluation.env, evaluation.env_config) != (config.env, config.env_config):
-            env = make_env(evaluation.env, evaluation.env_config)
+            asked = asked_columns(columns, evaluation=True)
+            env = make_env(evaluation.env, evaluation.env_config, columns=asked)
             _try_environment(env)
             self._evaluation = _Posed.of(env, config, "evaluation_config")
         if config.evaluation_interval:
@@ -87,8 +94,8 @@ class ProblemSource:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """The place in the stream, as plain values."""
-        return dict(self._stream.get_state())
+        """The place in the stream, and a fingerprint of the problems, as plain values."""
+        return {**self._stream.get_state(), **({"data": self._data} if self._data else {})}
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Go to a saved place.
@@ -96,6 +103,20 @@ class ProblemSource:
         Raises:
             SettingError: the state belongs to another data set, mixture or seed.
         """
+        saved = state.get("data")
+        if saved is not None and saved != self._data:
+            message = (
+                "the problems, their ground truths or their order are not those of the saved run"
+                f" (fingerprint {str(saved)[:12]}, now {str(self._data)[:12]})"
+            )
+            if not self._warns_of_other_data:
+                raise SettingError(
+                    f"env_config.dataset: {message}; restore with the data of the saved run, set"
+                    " env_config.on_changed_data: warn to go on with the new ones, or start a new"
+                    " run from its weights",
+                    "env_config.dataset",
+                )
+            logger.warning("%s; the run goes on with the new ones", message)
         self._stream.set_state(state)
 
 
@@ -109,12 +130,25 @@ class _Posed:
             large to look at.
         mixture: the mixture over the fitting problems, if they come from several sources.
         problems: the texts of the problems, if the environment has `env.unwrapped.problems`.
+        shuffle: whether each epoch has an order of its own (`env.unwrapped.shuffle`).
+        on_changed_data: `error` or `warn`, when a restored run finds other problems.
     """
 
     size: int | None
     fitting: IntArray | None
     mixture: Mixture | None
     problems: ProblemSet | MixedProblems | None
+    shuffle: bool = True
+    on_changed_data: str = "error"
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A hash of the problems that fit and their ground truths, in order; None if unknown."""
+        if self.problems is None:
+            return None
+        digests = self.problems.digests()
+        chosen = digests if self.fitting is None else digests[self.fitting]
+        return blake2b(chosen.tobytes(), digest_size=16).hexdigest()
 
     @classmethod
     def of(cls, env: Any, config: RunSettings, setting: str) -> _Posed:
@@ -134,7 +168,14 @@ class _Posed:
                     " the limit",
                     "max_prompt_length",
                 ) from error
-        return cls(size, fitting, mixture, problems if known else None)
+        return cls(
+            size,
+            fitting,
+            mixture,
+            problems if known else None,
+            bool(getattr(inner, "shuffle", True)),
+            str(getattr(inner, "on_changed_data", "error")),
+        )
 
 
 def _fitting_problems(

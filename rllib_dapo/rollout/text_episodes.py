@@ -25,6 +25,9 @@ from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 Scored = tuple[float | None, Mapping[str, Any]]
 """What `step` returns for a completion: its score and its info."""
+Posed = tuple[Any, Mapping[str, Any]]
+"""What `reset` returns: the problem and its info. Its entry `columns` holds the values of the
+problem's row that reward functions may ask for."""
 
 _NO_PROMPT = Prompt(token_ids=np.zeros(0, dtype=np.int64), text="")
 
@@ -125,27 +128,27 @@ class TextEpisodes:
         else:
             scored = self._score_together(ref, texts)
         return [
-            _played(problem, one, text, score, info)
-            for one, text, (problem, (score, info)) in zip(sampled, texts, scored, strict=True)
+            _played(posed, one, text, score, info)
+            for one, text, (posed, (score, info)) in zip(sampled, texts, scored, strict=True)
         ]
 
-    def _step(self, ref: ProblemRef, text: str) -> tuple[str, Scored]:
+    def _step(self, ref: ProblemRef, text: str) -> tuple[Posed, Scored]:
         """The problem, and what `step` says of one completion."""
         env = self._environment(ref)
         with self._lock:
-            problem, _ = env.reset(seed=ref.seed, options=ref.options)
+            posed = env.reset(seed=ref.seed, options=ref.options)
             _, score, terminated, truncated, info = env.step(text)
         require_end(env, terminated, truncated)
-        return problem, (score, info)
+        return posed, (score, info)
 
-    def _score_together(self, ref: ProblemRef, texts: list[str]) -> list[tuple[str, Scored]]:
+    def _score_together(self, ref: ProblemRef, texts: list[str]) -> list[tuple[Posed, Scored]]:
         """The problem, and what `score_group` says of each completion."""
         with self._instance(ref) as env:
-            problem, _ = env.reset(seed=ref.seed, options=ref.options)
+            posed = env.reset(seed=ref.seed, options=ref.options)
             scored = find_score_group(env)(texts)  # type: ignore[misc]
         if len(scored) != len(texts):
             raise ValueError(f"score_group gave {len(scored)} scores for {len(texts)} completions")
-        return [(problem, one) for one in scored]
+        return [(posed, one) for one in scored]
 
     @contextmanager
     def _instance(self, ref: ProblemRef) -> Iterator[Any]:
@@ -173,7 +176,7 @@ def find_score_group(env: Any) -> Callable[[Sequence[str]], Sequence[Scored]] | 
 
 
 def _played(
-    problem: Any,
+    posed: Posed,
     sampled: SampledCompletion,
     text: str,
     score: float | None,
@@ -191,7 +194,8 @@ def _played(
         reflections=count_reflections(text),
         versions=sampled.versions,
     )
-    return PlayedCompletion(str(problem), completion, info)
+    problem, opening = posed
+    return PlayedCompletion(str(problem), completion, info, opening.get("columns", {}))
 
 
 def failed_group(

@@ -114,8 +114,8 @@ class DAPOSettings(RolloutSettings, LearnerSettings):
 
     reward_functions: Sequence[dict[str, Any]] = ()
     """Functions of your own that add to the reward: a list of mappings with `function` (an import
-    path, `package.module:name`), `weight` (1 unless given; with 0 the value is only logged) and
-    `name`. See docs/rewards.md."""
+    path, `package.module:name`), `weight` (1 unless given; with 0 the value is only logged),
+    `name`, and `columns` (columns of the data set that it gets by name). See docs/rewards.md."""
 
     reward_failure: RewardFailure = "drop_group"
     """What happens when a reward function raises, takes too long or gives no number. `error`

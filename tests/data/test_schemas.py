@@ -82,7 +82,7 @@ def test_every_type_of_an_answer_column(tmp_path: Path, values: list[Any], kind:
         ([["42", "43"]], pa.list_(pa.string()), "2 ground truths"),
         ([[]], pa.list_(pa.string()), "0 ground truths"),
         ([{"style": "rule"}], pa.struct([("style", pa.string())]), "'style'"),
-        ([Decimal("NaN")], None, "holds no answer"),
+        ([Decimal("NaN")], None, "stands for a missing answer"),
     ],
 )
 def test_useless_types_name_file_row_and_column(

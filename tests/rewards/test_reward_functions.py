@@ -101,7 +101,6 @@ def test_the_signature_says_how_a_function_is_called(path, batched, is_async, ke
         ({"function": "hostile_rewards:no_parameter"}, "`answer`"),
         ({"function": "hostile_rewards:another_name"}, "`answer`"),
         ({"function": "hostile_rewards:by_keyword"}, "`answer`"),
-        ({"function": "hostile_rewards:unknown_keyword"}, "'gold'"),
         ({"function": "hostile_rewards:singular"}, "infos"),
         ({"function": "hostile_rewards:letters", "weigth": 1}, "did you mean `weight`"),
         ({"function": "hostile_rewards:letters", "weight": "1"}, "use a number"),

@@ -91,6 +91,23 @@ judge = Judge()
 partly = partial(judge.method, strength=3.0)
 
 
+def of_a_level(answer, *, info, level):
+    CALLS.append(level)
+    return float(info["correct"]) * level
+
+
+def with_tests(answers, test_cases, level=7, **more):
+    """As users of TRL write it: a column by its name, one with a default, and the rest."""
+    CALLS.append((test_cases, level, sorted(more)))
+    test_cases["inputs"].append("changed")  # theirs to change
+    return [float(len(test_cases["inputs"]))] * len(answers)
+
+
+def renamed_columns(answer, *, gold, style=None, **more):
+    CALLS.append((gold, style, more.get("index")))
+    return 0.0
+
+
 # -- Hostile ones: for the first answer of a group, or for all of it --------------------------
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rllib_dapo.data.chats import asked_text
 from rllib_dapo.data.load import find_parts
 from rllib_dapo.data.schemas import Messages, RowError, Schema
 
@@ -31,7 +32,7 @@ class SourceRow:
     @property
     def text(self) -> str:
         """The text of the problem; if it is a chat, that of the last message."""
-        return self.problem if isinstance(self.problem, str) else self.problem[-1]["content"]
+        return self.problem if isinstance(self.problem, str) else asked_text(self.problem)
 
     def with_question(self, question: str) -> str | Messages:
         """The problem with `question` after its text."""
@@ -39,8 +40,9 @@ class SourceRow:
             return self.problem
         if isinstance(self.problem, str):
             return _append(self.problem, question)
-        last = {**self.problem[-1], "content": _append(self.text, question)}
-        return [*self.problem[:-1], last]
+        place = max(i for i, m in enumerate(self.problem) if m["role"] == "user")
+        asked = {**self.problem[place], "content": _append(self.text, question)}
+        return [*self.problem[:place], asked, *self.problem[place + 1 :]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from rllib_dapo.errors import DataError
 from rllib_dapo.rewards.grading.choices import choice_of
 from rllib_dapo.rewards.grading.equality import explicit
-from rllib_dapo.rewards.grading.extract import STRICT_WINDOW, clean, same_characters
+from rllib_dapo.rewards.grading.extract import MAX_ANSWER, clean, same_characters
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_counted
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust
 from rllib_dapo.rewards.grading.parser import parse_math
@@ -79,10 +79,12 @@ def _parse_gold(text: str) -> Gold:
     stripped = text.strip()
     if not stripped:
         raise DataError("found an empty ground truth")
-    if len(stripped) > STRICT_WINDOW or ("\n" in stripped and "\\begin{" not in stripped):
+    if len(stripped) > MAX_ANSWER // 2 or ("\n" in stripped and "\\begin{" not in stripped):
+        lines = stripped.count("\n") + 1
         raise DataError(
-            f"found a text of {len(stripped)} characters ({stripped[:40]!r}…), which looks like a"
-            " worked solution; the ground truth is the final answer alone, or ends in"
+            f"found a text of {len(stripped)} characters in {lines} lines ({stripped[:40]!r}…),"
+            " which looks like a worked solution or several answers; the ground truth is the final"
+            " answer alone, on one line, or ends in"
             " '#### answer' or \\boxed{answer}"
         )
     flat = same_characters(" ".join(stripped.split()))
