@@ -185,6 +185,9 @@ LEARNER_METRICS = _metrics(
         ("updates", "updates", "The number of optimizer steps in this iteration."),
         ("updates_skipped", "updates",
          "The number of optimizer steps skipped because the loss or the gradient was not finite."),
+        ("updates_empty", "updates",
+         "The number of optimizer steps not taken because no token of the minibatch was in the "
+         "loss."),
         ("tokens_trained", "tokens",
          "The number of completion tokens in the loss, summed over the optimizer steps."),
         ("tokens_per_s", "tokens/s",
