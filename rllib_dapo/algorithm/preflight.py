@@ -16,6 +16,7 @@ from rllib_dapo.model.facts import load_config, model_facts
 from rllib_dapo.model.lora import check_lora
 from rllib_dapo.model.packable import check_packable
 from rllib_dapo.rewards.composition import check_rewards
+from rllib_dapo.settings.evaluation import check_written, refuse_idle_rllib_settings
 from rllib_dapo.settings.run import RunSettings
 
 
@@ -34,6 +35,7 @@ def check_before_rllib(config: RunSettings) -> None:
     Raises:
         SettingError: names the setting, its value and the remedy.
     """
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
     from ray.util.debug import log_once
 
     # RLlib would advise to go back to its old API stack, which DAPO does not support. It does
@@ -41,6 +43,7 @@ def check_before_rllib(config: RunSettings) -> None:
     log_once(f"{getattr(config.algo_class, '__name__', None)}_on_new_api_stack")
     if config.framework_str != "torch":
         refuse("framework", config.framework_str, "DAPO runs on torch only")
+    refuse_idle_rllib_settings(vars(config), vars(AlgorithmConfig()))
     if config.env is None:
         refuse("env", None, "name an environment, for instance `rllib_dapo/Arithmetic-v0`")
 
@@ -71,7 +74,7 @@ def _check_model(config: RunSettings) -> None:
             f"than model={config.language_model!r} reads ({facts.context_length}); lower one",
         )
     model_config = load_config(facts.path, trust_remote_code=config.trust_remote_code)
-    if config.packing:
+    if config.packing and not config.in_evaluation:  # the learner packs
         check_packable(model_config, longest=total)
     if config.lora_rank is not None:
         check_lora(
@@ -90,12 +93,15 @@ def _check_environment(config: RunSettings) -> None:
 
 def _check_evaluation(config: RunSettings) -> None:
     """The settings with those of `evaluation_config` in their place must be possible too."""
-    if config.in_evaluation or not config.evaluation_config:
+    if config.in_evaluation or config.evaluation_config in (None, {}):
         return
     try:
         evaluation: Any = config.get_evaluation_config_object()
+        check_written(config.evaluation_config)
         evaluation.validate()
     except SettingError as error:
+        if str(error.setting).startswith("evaluation_config"):
+            raise
         name = f"evaluation_config.{error.setting}" if error.setting else "evaluation_config"
         raise SettingError(f"in evaluation_config: {error}", name) from error
 

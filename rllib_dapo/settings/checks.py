@@ -40,7 +40,7 @@ def check_settings(settings: RunSettings) -> None:
     _check_schedule(settings)
     _check_importance(settings)
     _check_sharding(settings)
-    if settings.soft_overlong_punishment:
+    if settings.soft_overlong_punishment and not settings.in_evaluation:  # not part of it
         check_soft_overlong(
             max_length=settings.max_completion_length, cache=settings.soft_overlong_cache
         )

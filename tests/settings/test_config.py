@@ -295,7 +295,11 @@ def test_a_missing_data_file_is_refused():
             "evaluation_config.env_confg",
             "Did you mean `env_config`",
         ),
-        ({"evaluation_config": {"group_size": 1}}, "evaluation_config.group_size", "2 or more"),
+        (
+            {"evaluation_config": {"group_size": 1}},
+            "evaluation_config.group_size",
+            "evaluation_samples",
+        ),
     ],
 )
 def test_nested_settings_are_checked_too(given, setting, hint):
