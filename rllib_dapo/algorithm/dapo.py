@@ -29,6 +29,7 @@ from rllib_dapo.model.batching import split_for_ranks
 from rllib_dapo.model.facts import model_path
 from rllib_dapo.rewards.composition import component_names
 from rllib_dapo.rollout.env_runner import DAPOEnvRunner
+from rllib_dapo.rollout.first_start import failed_starts_named
 from rllib_dapo.rollout.metrics import evaluation_metrics, rollout_metrics
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.progress import RolloutProgress
@@ -121,7 +122,7 @@ class DAPO(Algorithm):
         self._problems = ProblemSource(config)  # before engines start: it may refuse the data
         # Where a learner leaves what broke its update.
         self.config.learner_config_dict["failure_dir"] = self.logdir
-        with engine_weights_withheld():
+        with engine_weights_withheld(), failed_starts_named():
             super().setup(config)
         group = self.env_runner_group
         remote = group.num_remote_workers() > 0
