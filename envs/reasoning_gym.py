@@ -32,7 +32,9 @@ class ReasoningGymEnv(gym.Env[str, str]):
 
     `reset(options={"index": i})` poses problem i, which depends on i, the settings and the level
     only. Without an index, one is drawn from the environment's own generator. The level is that
-    of `options["position"]`, the problem's place in the run; without a position, i is used.
+    of `options["position"]`, the problem's place in the run; without a position, i is used. With
+    `options["evaluation"]`, problem i is of level i modulo the number of levels, so that an
+    evaluation has as much of each level, whatever level the training has reached.
     `step(text)` ends the episode with +1 if the robust grader finds the correct answer and -1
     otherwise; its info holds `correct`, `extracted`, `expected` and `matched_by`.
 
@@ -90,6 +92,8 @@ class ReasoningGymEnv(gym.Env[str, str]):
         if index < 0:
             raise DataError(f'options["index"]={index}: problems are numbered from 0')
         level = level_at(self.levels, int(options.get("position", index)))
+        if options.get("evaluation"):
+            level = index % len(self.levels)
         question, self._answer = self._problem(index, level)
         return question, {"index": index, "level": level}
 

@@ -136,19 +136,16 @@ _PER_DATASET = (
     "",
     "The share of the completions for one source of a mixture that are correct.",
 )
-NAMED_METRICS = (
-    *_metrics(
-        ROLLOUT,
-        [
-            (f"{COMPONENTS}/<name>", "reward",
-             "The mean of one component of the reward over the sampled completions, before its "
-             "weight."),
-            _PER_DATASET,
-        ],
-    ),
-    *_metrics(EVALUATION, [_PER_DATASET]),
-    *_metrics(INITIAL_EVALUATION, [_PER_DATASET]),
-)  # fmt: skip
+_PER_COMPONENT = (
+    f"{COMPONENTS}/<name>",
+    "reward",
+    "The mean of one component of the reward over the sampled completions, before its weight.",
+)
+NAMED_METRICS = tuple(
+    metric
+    for prefix in (ROLLOUT, EVALUATION, INITIAL_EVALUATION)
+    for metric in _metrics(prefix, [_PER_COMPONENT, _PER_DATASET])
+)
 """Metrics that exist once for each name that a configuration gives."""
 
 LEARNER_METRICS = _metrics(
@@ -185,6 +182,9 @@ LEARNER_METRICS = _metrics(
         ("updates", "updates", "The number of optimizer steps in this iteration."),
         ("updates_skipped", "updates",
          "The number of optimizer steps skipped because the loss or the gradient was not finite."),
+        ("updates_empty", "updates",
+         "The number of optimizer steps not taken because no token of the minibatch was in the "
+         "loss."),
         ("tokens_trained", "tokens",
          "The number of completion tokens in the loss, summed over the optimizer steps."),
         ("tokens_per_s", "tokens/s",
@@ -207,11 +207,19 @@ _EVALUATION_ROWS = (
      "The share of the completions for held-out problems that are correct (avg@k)"),
     ("pass_at_k", "", "The share of the held-out problems with a correct completion among k"),
     ("majority_at_k", "",
-     "The share of the held-out problems whose most frequent answer is correct"),
+     "The share of the held-out problems whose most frequent answer is correct (cons@k); "
+     "completions without an answer have no vote"),
     ("completion_length_mean", "tokens", "The mean length of the completions"),
     ("truncated_share", "",
      "The share of the completions that were cut at max_completion_length"),
-    ("num_problems", "problems", "The number of held-out problems"),
+    ("num_problems", "problems", "The number of held-out problems, failed ones included"),
+    ("problems_failed", "problems",
+     "The number of held-out problems that could not be posed, sampled or scored; they count as "
+     "wrong"),
+    ("problems_too_long", "problems",
+     "The number of these whose prompt is longer than max_prompt_length"),
+    ("reward_failures", "completions",
+     "The number of completions for held-out problems without a value of a reward function"),
     ("k", "completions", "The number of completions for each problem"),
 )  # fmt: skip
 

@@ -55,8 +55,12 @@ class ProblemRef:
 
     @property
     def options(self) -> dict[str, int]:
-        """The options of `env.reset`: the problem, and its position for curricula."""
-        return {"index": self.index, "position": self.position}
+        """The options of `env.reset`: the problem, and its position for curricula.
+
+        In an evaluation, `evaluation` is 1: its positions say nothing about the run's progress.
+        """
+        options = {"index": self.index, "position": self.position}
+        return options | {"evaluation": 1} if self.evaluation else options
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,10 +201,10 @@ def test_evaluation_numbers_are_those_of_k_answers_to_each_problem():
         make_group(3, [], failure="broken"),
     ]
     values = evaluation_metrics(groups)
-    assert values["accuracy"] == pytest.approx(3 / 9)
-    assert values["pass_at_k"] == pytest.approx(2 / 3)
-    assert values["majority_at_k"] == pytest.approx(1 / 3)
-    assert (values["num_problems"], values["k"]) == (3, 3)
+    assert values["accuracy"] == pytest.approx(3 / 12)  # the failed one is three wrong ones
+    assert values["pass_at_k"] == pytest.approx(2 / 4)
+    assert values["majority_at_k"] == pytest.approx(1 / 4)
+    assert (values["num_problems"], values["problems_failed"], values["k"]) == (4, 1, 3)
     expected = names(metrics.EVALUATION_METRICS, metrics.EVALUATION)
     assert set(values) | {"iteration"} == expected  # the algorithm counts the iterations
 

@@ -15,6 +15,7 @@ from ray.rllib.models import MODEL_DEFAULTS
 
 from rllib_dapo.algorithm import preflight
 from rllib_dapo.settings.checks import check_settings, word_for
+from rllib_dapo.settings.evaluation import OTHER_NAMES, meant_by
 from rllib_dapo.settings.general import DAPOSettings
 from rllib_dapo.settings.names import refuse_unknown, setting_names
 from rllib_dapo.settings.run import RLlibTrainingSettings, RunSettings
@@ -155,6 +156,19 @@ class DAPOBaseConfig(AlgorithmConfig, RunSettings):
         for key, value in settings.items():
             name = _ALIASES.get(key, key)
             setattr(self, name, word_for(name, value))
+
+    def get_evaluation_config_object(self) -> Any:
+        """RLlib's hook: the settings of evaluation, or None if these are they.
+
+        Raises:
+            SettingError: `evaluation_config` has an unknown setting.
+        """
+        written = self.evaluation_config
+        evaluation = super().get_evaluation_config_object()
+        if evaluation is not None and isinstance(written, Mapping):
+            evaluation._set_own({name: getattr(self, name) for name in OTHER_NAMES})
+            evaluation._set_own(meant_by(written))
+        return evaluation
 
     def validate(self) -> None:
         """Refuse impossible settings before anything expensive starts.

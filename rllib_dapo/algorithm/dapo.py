@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
@@ -27,7 +29,9 @@ from rllib_dapo.learner.rl_module import DAPOTorchRLModule
 from rllib_dapo.learner.torch_learner import DAPOTorchLearner
 from rllib_dapo.model.batching import split_for_ranks
 from rllib_dapo.model.facts import model_path
+from rllib_dapo.rewards.composition import component_names
 from rllib_dapo.rollout.env_runner import DAPOEnvRunner
+from rllib_dapo.rollout.first_start import failed_starts_named
 from rllib_dapo.rollout.metrics import evaluation_metrics, rollout_metrics
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.progress import RolloutProgress
@@ -36,6 +40,8 @@ from rllib_dapo.rollout.runner_calls import LocalCalls, RemoteCalls
 from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.rollout.token_batch import RewardShaping, make_token_batch
 from rllib_dapo.types import Group
+
+logger = logging.getLogger(__name__)
 
 _STATE = "dapo"
 _PHASES = ("sample_s", "learn_s", "sync_s")
@@ -118,7 +124,7 @@ class DAPO(Algorithm):
         self._problems = ProblemSource(config)  # before engines start: it may refuse the data
         # Where a learner leaves what broke its update.
         self.config.learner_config_dict["failure_dir"] = self.logdir
-        with engine_weights_withheld():
+        with engine_weights_withheld(), failed_starts_named():
             super().setup(config)
         if self.config.restore_weights_from is not None:
             load_initial_weights(self.learner_group, self.config.restore_weights_from)
@@ -128,7 +134,11 @@ class DAPO(Algorithm):
         calls = RemoteCalls(group, timeout_s) if remote else LocalCalls(group.local_env_runner)
         self._weights = WeightSync.select(self.config, self.learner_group, calls)
         self._pool = RunnerPool(
-            calls, self.config, seed=self.config.seed or 0, send_weights=self._weights.send_again
+            calls,
+            self.config,
+            seed=self.config.seed or 0,
+            evaluation=self.evaluation_config,
+            send_weights=self._weights.send_again,
         )
         self._rollouts = Rollouts(self.config, self._pool, self._problems)
         self._next_batch: RolloutBatch | None = None  # sampled ahead (`async_level: 1`)
@@ -259,14 +269,30 @@ class DAPO(Algorithm):
 
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
         """Evaluate with the training engines, which already have the present weights."""
-        return dict(unflatten_dict(self._evaluate_policy()))  # `dataset_accuracy/<name>` too
+        config, known = self.config, {"algorithm": self, "metrics_logger": self.metrics}
+        make_callback("on_evaluate_start", self.callbacks, config.callbacks_on_evaluate_start,
+                      kwargs=known)  # fmt: skip
+        results = dict(unflatten_dict(self._evaluate_policy()))  # `dataset_accuracy/<name>` too
+        make_callback("on_evaluate_end", self.callbacks, config.callbacks_on_evaluate_end,
+                      kwargs=known | {"evaluation_metrics": results})  # fmt: skip
+        return results
 
     def _evaluate_policy(self) -> dict[str, float]:
         """Return avg@k and pass@k over the first problems of the evaluation environment."""
-        started = time.perf_counter()
-        refs = self._problems.evaluation_refs(int(self.config.evaluation_duration))
+        started, settings = time.perf_counter(), self.evaluation_config
+        refs = self._problems.evaluation_refs(int(settings.evaluation_duration))
         groups = self._rollouts.answer(refs)
-        return evaluation_metrics(groups) | {"evaluate_s": time.perf_counter() - started}
+        if failed := [group for group in groups if group.failure is not None]:
+            logger.warning(
+                "%d of %d evaluation problems failed and count as wrong, for instance problem %d: "
+                "%s", len(failed), len(groups), failed[0].ref.index, failed[0].failure,
+            )  # fmt: skip
+        values = evaluation_metrics(
+            groups,
+            components=component_names(settings),
+            source_name=self._problems.source_name,
+        )
+        return values | {"evaluate_s": time.perf_counter() - started}
 
     # -- Metrics ----------------------------------------------------------------------------
 

@@ -21,6 +21,11 @@ from rllib_dapo.model.packable import check_packable
 from rllib_dapo.rewards.columns import asked_columns, check_offered
 from rllib_dapo.rewards.composition import check_rewards, columns_of_rewards
 from rllib_dapo.rollout.stops import Stops
+from rllib_dapo.settings.evaluation import (
+    check_form,
+    check_written,
+    refuse_idle_rllib_settings,
+)
 from rllib_dapo.settings.run import RunSettings
 
 
@@ -39,6 +44,7 @@ def check_before_rllib(config: RunSettings) -> None:
     Raises:
         SettingError: names the setting, its value and the remedy.
     """
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
     from ray.util.debug import log_once
 
     # RLlib would advise to go back to its old API stack, which DAPO does not support. It does
@@ -46,6 +52,7 @@ def check_before_rllib(config: RunSettings) -> None:
     log_once(f"{getattr(config.algo_class, '__name__', None)}_on_new_api_stack")
     if config.framework_str != "torch":
         refuse("framework", config.framework_str, "DAPO runs on torch only")
+    refuse_idle_rllib_settings(vars(config), vars(AlgorithmConfig()))
     if config.env is None:
         refuse("env", None, "name an environment, for instance `rllib_dapo/Arithmetic-v0`")
 
@@ -76,7 +83,7 @@ def _check_model(config: RunSettings) -> None:
             f"than model={config.language_model!r} reads ({facts.context_length}); lower one",
         )
     model_config = load_config(facts.path, trust_remote_code=config.trust_remote_code)
-    if config.packing:
+    if config.packing and not config.in_evaluation:  # the learner packs
         check_packable(model_config, longest=total)
     if config.lora_rank is not None:
         check_lora(
@@ -97,7 +104,7 @@ def _check_environment(config: RunSettings) -> None:
     This reads the data.
     """
     columns = columns_of_rewards(config)
-    asked = asked_columns(columns, evaluation=config.in_evaluation)
+    asked = asked_columns(columns)
     env = make_env(config.env, config.env_config, columns=asked)
     if any(asked.values()):
         _, info = env.reset(seed=0, options={"index": 0, "position": 0})
@@ -124,12 +131,16 @@ def _check_form_of_answers(config: RunSettings, env: Any) -> None:
 
 def _check_evaluation(config: RunSettings) -> None:
     """The settings with those of `evaluation_config` in their place must be possible too."""
-    if config.in_evaluation or not config.evaluation_config:
+    if config.in_evaluation or config.evaluation_config in (None, {}):
         return
+    check_form(config.evaluation_config)
     try:
         evaluation: Any = config.get_evaluation_config_object()
+        check_written(config.evaluation_config)
         evaluation.validate()
     except SettingError as error:
+        if str(error.setting).startswith("evaluation_config"):
+            raise
         name = f"evaluation_config.{error.setting}" if error.setting else "evaluation_config"
         raise SettingError(f"in evaluation_config: {error}", name) from error
 

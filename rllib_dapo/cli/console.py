@@ -207,6 +207,12 @@ class IterationLines(Callback):
                 f"before training: {before:.1%} of the held-out completions are correct "
                 f"(pass@{k:.0f} {pass_at_k:.1%})"
             )
+        for name in (INITIAL_EVALUATION, EVALUATION):
+            if failed := lookup(result, f"{name}/problems_failed"):
+                console.print(
+                    f"{failed:.0f} of {lookup(result, f'{name}/num_problems'):.0f} held-out "
+                    "problems failed and count as wrong; the trial's log says why"
+                )
         prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""
         width = console.width - len(prefix) if console.is_terminal else None
         columns = fitting(self.columns, width)

@@ -25,7 +25,7 @@ _SUMS = (
     *_TOKEN_SUMS, "tokens", "gap", "gap_tokens", "completions", "kept", "all_tokens",
     "recomputed", "truncated", "masked",
 )  # fmt: skip
-_STEP_SUMS = ("loss", "grad_norm", "updates", "updates_skipped")
+_STEP_SUMS = ("loss", "grad_norm", "updates", "updates_skipped", "updates_empty")
 # The quantile of the gap comes from a histogram of its logarithm: with 50 bins a decade, a bin
 # is 4.7% wide.
 _GAP_DECADES, _BINS_PER_DECADE = (-9, 3), 50
@@ -106,6 +106,10 @@ class UpdateMetrics:
         self._steps["loss"] += float(loss)
         self._steps["grad_norm"] += float(grad_norm)
 
+    def add_empty_step(self) -> None:
+        """Add a minibatch without a token in the loss, which takes no step."""
+        self._steps["updates_empty"] += 1
+
     def result(self, collectives: Collectives, seconds: float) -> dict[str, float]:
         """Return the metrics by key; a collective call.
 
@@ -127,6 +131,7 @@ class UpdateMetrics:
             "grad_norm": self._steps["grad_norm"] / updates,
             "updates": self._steps["updates"],
             "updates_skipped": self._steps["updates_skipped"],
+            "updates_empty": self._steps["updates_empty"],
             "engine_gap_mean": total["gap"] / max(total["gap_tokens"], 1.0),
             "engine_gap_p99": _quantile(gap_bins, 0.99),
             "engine_gap_max": float(gap_max),

@@ -39,7 +39,13 @@ from rllib_dapo.learner.preparation import ReferencePolicy, drop_unusable, recom
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights
 from rllib_dapo.losses.clipped_objective import weighted_loss
 from rllib_dapo.losses.token_objective import token_objective
-from rllib_dapo.model.batching import idle_row, minibatches, ragged_indices, select
+from rllib_dapo.model.batching import (
+    group_minibatches,
+    idle_row,
+    minibatches,
+    ragged_indices,
+    select,
+)
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import model_facts
 from rllib_dapo.model.sharding import clip_gradient_norm
@@ -196,14 +202,22 @@ class DAPOTorchLearner(DistributedTorchLearner):
     def _minibatches(
         self, batch: TokenBatch, steps: int, num_epochs: int
     ) -> Iterator[MultiAgentBatch]:
-        """Yield the minibatches of all epochs, `steps` per epoch."""
+        """Yield the minibatches of all epochs, at most `steps` per epoch.
+
+        All learners yield the same number.
+        """
         # There is one generator per rollout step, so a restored run draws the same numbers.
         rng = np.random.default_rng([self.config.seed or 0, self._weights_seq_no])
+        by_group = self.config.minibatch_by == "group"
+        num_groups = self._num_groups(batch) if by_group else 0
         for _ in range(num_epochs):
-            parts = minibatches(batch, steps, rng)
-            # A learner with fewer rows than steps must still take part in each step.
-            if self._collectives.size > 1:
-                parts += [select(batch, _NO_ROWS)] * (steps - len(parts))
+            if by_group:
+                parts = group_minibatches(batch, num_groups, steps, rng)
+            else:
+                parts = minibatches(batch, steps, rng)
+                # A learner with fewer rows than steps must still take part in each step.
+                if self._collectives.size > 1:
+                    parts += [select(batch, _NO_ROWS)] * (steps - len(parts))
             for part in parts:
                 yield to_multi_agent_batch(part)
 
@@ -242,19 +256,27 @@ class DAPOTorchLearner(DistributedTorchLearner):
     def _uncompiled_update(
         self, batch: dict[str, Any], **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Tensor], dict[str, Any]]:
-        """RLlib's hook: one optimizer step on one minibatch."""
+        """RLlib's hook: one optimizer step on one minibatch.
+
+        A minibatch without a token in the loss, on any learner, takes no step: the optimizer
+        would still decay the weights and move them by the momentum of earlier steps.
+        """
         minibatch = from_multi_agent_batch(batch)
         kept = kept_lengths(
             minibatch.completion_lengths, minibatch.loss_mask, minibatch.importance_weights > 0
         )
-        weights = self._token_weights(minibatch, kept)
+        totals = self._loss_totals(minibatch, kept)
+        self._update_state.metrics.add_minibatch(minibatch, int(kept.sum()))
         for optimizer in self._optimizer_parameters:
             optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), device=self.device)
+        if not totals[0]:  # the totals are those of all learners, so that they agree
+            self._update_state.metrics.add_empty_step()
+            return {}, {DEFAULT_MODULE_ID: loss}, {}
+        weights = self._token_weights(minibatch, kept, totals)
         for rows in self._microbatches(minibatch):
             loss += self._backward(minibatch, rows, weights)
         self._sum_gradients_over_learners()
-        self._update_state.metrics.add_minibatch(minibatch, int(kept.sum()))
         self._step(loss, minibatch)
         return {}, {DEFAULT_MODULE_ID: loss}, {}
 
@@ -274,19 +296,23 @@ class DAPOTorchLearner(DistributedTorchLearner):
         """Return the rows of one forward pass, or an idle row where there are none."""
         return select(batch, rows) if len(rows) else idle_row(self._layout.pad_id)
 
-    def _token_weights(self, minibatch: TokenBatch, kept: IntArray) -> FloatArray:
-        """Return float32[T], the loss weight of each completion token.
+    def _num_groups(self, batch: TokenBatch) -> int:
+        """Return the number of groups of a batch of which each learner has a share."""
+        return self._collectives.largest(int(batch.groups.max(initial=-1)) + 1)
 
-        The denominators are those of the minibatch of all learners.
-        """
-        groups = minibatch.groups
-        num_groups = self._collectives.largest(int(groups.max(initial=-1)) + 1)
-        totals = torch.from_numpy(loss_totals(kept, groups, num_groups)).to(self.device)
+    def _loss_totals(self, minibatch: TokenBatch, kept: IntArray) -> IntArray:
+        """Return the `loss_totals` of the minibatch of all learners."""
+        own = loss_totals(kept, minibatch.groups, self._num_groups(minibatch))
+        totals = self._collectives.sum(torch.from_numpy(own).to(self.device))
+        return np.asarray(totals.cpu().numpy(), dtype=np.int64)
+
+    def _token_weights(self, minibatch: TokenBatch, kept: IntArray, totals: IntArray) -> FloatArray:
+        """Return float32[T], the loss weight of each completion token."""
         weights = loss_weights(
             self.config.loss_aggregation,
             kept,
-            groups,
-            self._collectives.sum(totals).cpu().numpy(),
+            minibatch.groups,
+            totals,
             max_length=self.config.max_completion_length,
         )
         per_token = np.repeat(weights, minibatch.completion_lengths)

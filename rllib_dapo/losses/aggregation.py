@@ -97,8 +97,8 @@ def loss_weights(
     in none of them, so masking a completion gives the same loss as never having sampled it.
 
     DAPO's Eq. 12 is the token mean of *one* group, inside an expectation over questions.
-    `group_token_mean` is this mean if a minibatch holds whole groups; minibatches are drawn
-    by single completions, so |o_j| then counts the group's tokens in the minibatch.
+    `group_token_mean` is this mean, and the groups of a minibatch are whole
+    (`settings.checks` refuses other minibatches for it).
     `token_mean` takes one mean over all tokens of the minibatch, where groups with long
     completions weigh more. The paper's recipe takes this mean too, but for each micro-batch.
 

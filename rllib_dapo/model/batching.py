@@ -68,20 +68,52 @@ def minibatches(
     """Cut the batch in random order into one part per optimizer step.
 
     Sizes differ by at most one row, and no row is repeated to fill the last part. With
-    fewer rows than `num_minibatches` there are only as many parts as rows: an optimizer
-    step on an empty part would still decay the weights.
+    fewer rows than `num_minibatches` there are only as many parts as rows.
 
     Raises:
         SettingError: `num_minibatches` is below 1.
     """
+    _check_steps(num_minibatches)
+    parts = min(num_minibatches, len(batch))
+    order = rng.permutation(len(batch))
+    return [select(batch, rows) for rows in np.array_split(order, parts)] if parts else []
+
+
+def group_minibatches(
+    batch: TokenBatch, num_groups: int, num_minibatches: int, rng: np.random.Generator
+) -> list[TokenBatch]:
+    """Cut the groups in random order into one part per optimizer step.
+
+    The numbers of groups differ by at most one, and with fewer groups than `num_minibatches`
+    there are only as many parts as groups. Which groups are in a part depends on `num_groups`,
+    `num_minibatches` and `rng` only. Learners that give the same get the same parts, each with
+    the rows that it has of them; together these are whole groups.
+
+    Args:
+        batch: a learner's share of a batch; it may lack rows of a group, or whole groups.
+        num_groups: the number of groups of the whole batch.
+        num_minibatches: the number of optimizer steps, at least 1.
+        rng: draws the order of the groups.
+
+    Raises:
+        SettingError: `num_minibatches` is below 1.
+    """
+    _check_steps(num_minibatches)
+    parts = min(num_minibatches, num_groups)
+    if not parts:
+        return []
+    part_of = np.empty(num_groups, np.int64)
+    for number, groups in enumerate(np.array_split(rng.permutation(num_groups), parts)):
+        part_of[groups] = number
+    return [select(batch, part_of[batch.groups] == number) for number in range(parts)]
+
+
+def _check_steps(num_minibatches: int) -> None:
     if num_minibatches < 1:
         raise SettingError(
             f"num_minibatches={num_minibatches}: at least 1 optimizer step per batch is needed",
             "num_minibatches",
         )
-    parts = min(num_minibatches, len(batch))
-    order = rng.permutation(len(batch))
-    return [select(batch, rows) for rows in np.array_split(order, parts)] if parts else []
 
 
 def split_for_ranks(batch: TokenBatch, world_size: int) -> list[TokenBatch]:

@@ -69,18 +69,11 @@ def read_declared(value: Any, where: str) -> dict[str, str]:
     return declared
 
 
-def asked_columns(columns: Iterable[AskedColumn], *, evaluation: bool = False) -> dict[str, bool]:
-    """The names of the columns, each with whether some function cannot do without it.
-
-    Args:
-        columns: what the functions ask for.
-        evaluation: whether this is for the evaluation environment. No function is called there,
-            so its data set need not have the columns.
-    """
+def asked_columns(columns: Iterable[AskedColumn]) -> dict[str, bool]:
+    """The names of the columns, each with whether some function cannot do without it."""
     asked: dict[str, bool] = {}
     for column in columns:
-        required = column.required and not evaluation
-        asked[column.column] = asked.get(column.column, False) or required
+        asked[column.column] = asked.get(column.column, False) or column.required
     return asked
 
 

@@ -53,13 +53,15 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         trust = self.config.trust_remote_code
         self._facts = model_facts(self.config.language_model, trust_remote_code=trust)
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
-        self._rewards = RewardComposer.from_settings(self.config) if self._has_engine else None
-        renderer = PromptRenderer.from_settings(self.config)
-        self._stops = Stops.from_settings(self.config, renderer)
+        self._evaluation: RunSettings = self.config.get_evaluation_config_object() or self.config
+        settings = (self.config, self._evaluation)
+        self._rewards = [RewardComposer.from_settings(s) for s in settings if self._has_engine]
+        renderers = [PromptRenderer.from_settings(s) for s in settings]
+        self._stops = Stops.from_settings(self.config, renderers[0])
         self._episodes = TextEpisodes(
             self._environment,
             self._another_environment,
-            renderer,
+            renderers,
             tokenizer,
             self._stops,
             self._rewards,
@@ -92,7 +94,9 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         self._engine = VLLMEngine(
             self._facts.path,
             dtype=config.dtype,
-            max_model_len=config.max_prompt_length + config.max_completion_length,
+            max_model_len=max(
+                s.max_prompt_length + s.max_completion_length for s in (config, self._evaluation)
+            ),
             stop_token_ids=self._stops.token_ids,
             stop=self._stops.strings,
             skip_special_tokens=self._stops.skip_special_tokens,
@@ -154,8 +158,8 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         """Close the environments and free the engine."""
         for env in (self.env, self._evaluation_env):
             env.close()
-        if self._rewards is not None:
-            self._rewards.close()
+        for rewards in self._rewards:
+            rewards.close()
         if self._pipeline is not None:
             self._pipeline.close()
             self._pipeline = None
@@ -306,13 +310,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return self._make_env(evaluation=ref.evaluation)
 
     def _make_env(self, *, evaluation: bool) -> Any:
-        config = self.config
-        if evaluation:
-            config = config.get_evaluation_config_object() or config
+        config = self._evaluation if evaluation else self.config
         return make_env(
             config.env,
             config.env_config,
-            columns=asked_columns(columns_of_rewards(self.config), evaluation=evaluation),
+            columns=asked_columns(columns_of_rewards(config)),
         )
 
     @property

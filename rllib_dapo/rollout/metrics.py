@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from rllib_dapo.data.prompts import PromptTooLong
 from rllib_dapo.metrics import COMPONENTS, DATASETS
 from rllib_dapo.rewards.calls import FailureReason
 from rllib_dapo.rewards.composition import component_names
+from rllib_dapo.rollout.majority import majority_is_correct
 from rllib_dapo.rollout.rollouts import RolloutBatch
 from rllib_dapo.rollout.token_batch import RewardShaping, length_penalties
 from rllib_dapo.settings.run import RunSettings
-from rllib_dapo.types import Completion, Group
+from rllib_dapo.types import Completion, Group, ProblemRef
 
 
 def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
@@ -38,10 +40,15 @@ def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
 def dataset_metrics(completions: Sequence[Completion]) -> dict[str, float]:
     """Accuracy by source, where the environment's `info` names one (mixtures)."""
     verdicts: dict[str, list[bool]] = {}
-    for completion in completions:
-        if "dataset" in completion.info:
-            verdicts.setdefault(str(completion.info["dataset"]), []).append(completion.correct)
+    for name, correct in _sources(completions):
+        verdicts.setdefault(name, []).append(correct)
     return {f"{DATASETS}/{name}": _mean(correct) for name, correct in verdicts.items()}
+
+
+def _sources(completions: Sequence[Completion]) -> list[tuple[str, bool]]:
+    """The source of each completion that names one, and whether it is correct."""
+    named = [c for c in completions if c.info.get("dataset") is not None]
+    return [(str(c.info["dataset"]), c.correct) for c in named]
 
 
 def verdict_metrics(completions: Sequence[Completion]) -> dict[str, float]:
@@ -141,33 +148,65 @@ def rollout_metrics(batch: RolloutBatch, settings: RunSettings) -> dict[str, flo
     }
 
 
-def evaluation_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """avg@k, pass@k and majority@k over k completions of each problem."""
-    scored = [g for g in groups if g.failure is None and g.completions]
+def evaluation_metrics(
+    groups: Sequence[Group],
+    *,
+    components: Sequence[str] = (),
+    source_name: Callable[[ProblemRef], str | None] = lambda ref: None,
+) -> dict[str, float]:
+    """avg@k, pass@k and cons@k over k completions of each problem.
+
+    A problem that could not be posed, sampled or scored counts as k wrong completions.
+
+    Args:
+        groups: one for each problem, failed ones included.
+        components: names of the reward's components (`composition.component_names`).
+        source_name: says which source of a mixture a problem is from.
+    """
+    failed = [g for g in groups if g.failure is not None or not g.completions]
+    scored = [g for g in groups if g.failure is None]
     completions = [c for g in scored for c in g.completions]
     numbers = completion_metrics(completions)
+    k = max((len(g.completions) for g in scored), default=0)
+    wrong = [False] * k * len(failed)
+    rewards = reward_metrics(groups, completions, components)
     return {
-        "accuracy": numbers["accuracy"],
-        "pass_at_k": _mean([any(c.correct for c in g.completions) for g in scored]),
-        "majority_at_k": _mean([_majority_is_correct(g) for g in scored]),
+        "accuracy": _mean([c.correct for c in completions] + wrong),
+        "pass_at_k": _mean([any(c.correct for c in g.completions) for g in groups]),
+        "majority_at_k": _mean([majority_is_correct(g) for g in groups]),
         "completion_length_mean": numbers["completion_length_mean"],
         "truncated_share": numbers["truncated_share"],
-        "num_problems": float(len(scored)),
-        "k": float(max((len(g.completions) for g in scored), default=0)),
-        **dataset_metrics(completions),
+        "num_problems": float(len(groups)),
+        "problems_failed": float(len(failed)),
+        "problems_too_long": float(sum(is_too_long(g) for g in failed)),
+        "k": float(k),
+        "reward_failures": sum(v for n, v in rewards.items() if n.startswith("reward_failures_")),
+        **{name: value for name, value in rewards.items() if name.startswith(f"{COMPONENTS}/")},
+        **_accuracy_of_sources(completions, failed, k, source_name),
     }
 
 
-def _majority_is_correct(group: Group) -> bool:
-    """Whether the most frequent answer is correct; the earlier one wins a tie.
+def is_too_long(group: Group) -> bool:
+    """Whether a problem failed because its prompt is longer than `max_prompt_length`."""
+    return (group.failure or "").startswith(PromptTooLong.__name__)
 
-    All correct answers count as one answer, however they are written. Wrong ones are told
-    apart by what the environment extracted.
-    """
-    votes = Counter(
-        True if c.correct else str(c.info.get("extracted", c.text)) for c in group.completions
-    )
-    return votes.most_common(1)[0][0] is True
+
+def _accuracy_of_sources(
+    completions: Sequence[Completion],
+    failed: Sequence[Group],
+    k: int,
+    source_name: Callable[[ProblemRef], str | None],
+) -> dict[str, float]:
+    """`dataset_metrics` in which each failed problem counts as k wrong completions."""
+    correct: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for name, right in _sources(completions):
+        counts[name] += 1
+        correct[name] += right
+    for group in failed:
+        if (name := source_name(group.ref)) is not None:
+            counts[name] += k
+    return {f"{DATASETS}/{name}": correct[name] / max(n, 1) for name, n in counts.items()}
 
 
 def _mean(values: npt.ArrayLike) -> float:

@@ -35,8 +35,8 @@ _CHUNK = 2_048  # the number of prompts tokenised at once
 class ProblemSource:
     """The training stream and the evaluation problems of a configuration.
 
-    Problems whose prompt is longer than `max_prompt_length` are left out when the data are
-    loaded, so that they cost no sampling and are reported at the start. A warning names
+    Problems whose prompt is longer than `max_prompt_length` are left out of training when the
+    data are loaded, so that they cost no sampling and are reported at the start. A warning names
     problems that are in the training and in the evaluation data.
 
     Raises:
@@ -58,10 +58,10 @@ class ProblemSource:
         evaluation = config.get_evaluation_config_object() or config
         self._evaluation = training
         if (evaluation.env, evaluation.env_config) != (config.env, config.env_config):
-            asked = asked_columns(columns, evaluation=True)
+            asked = asked_columns(columns_of_rewards(evaluation))
             env = make_env(evaluation.env, evaluation.env_config, columns=asked)
             _try_environment(env)
-            self._evaluation = _Posed.of(env, config, "evaluation_config")
+            self._evaluation = _Posed.of(env, evaluation, "evaluation_config")
         if config.evaluation_interval:
             _warn_of_overlap(training, self._evaluation)
 
@@ -81,17 +81,20 @@ class ProblemSource:
         """The first n problems of the evaluation environment, the same ones every time.
 
         In a mixture they are the first problems of each source, in proportion to the weights.
+        Those whose prompt is too long are among them: they fail, and count as wrong.
         """
         posed = self._evaluation
-        order = np.arange(n if posed.size is None else min(n, posed.size))
-        if posed.mixture is not None:
-            order = posed.mixture.first(n)
-        indices = (
-            order if posed.fitting is None else posed.fitting[order[order < len(posed.fitting)]]
-        )
+        indices = np.arange(n if posed.size is None else min(n, posed.size))
+        if posed.whole_mixture is not None:
+            indices = posed.whole_mixture.first(n)
         return tuple(
             ProblemRef(i, int(index), i, evaluation=True) for i, index in enumerate(indices[:n])
         )
+
+    def source_name(self, ref: ProblemRef) -> str | None:
+        """The source of an evaluation problem, if these are a mixture."""
+        problems = self._evaluation.problems
+        return problems.source_name(ref.index) if isinstance(problems, MixedProblems) else None
 
     def get_state(self) -> dict[str, Any]:
         """The place in the stream, and a fingerprint of the problems, as plain values."""
@@ -129,6 +132,7 @@ class _Posed:
         fitting: the indices of the problems whose prompt fits; None if the set is endless, or too
             large to look at.
         mixture: the mixture over the fitting problems, if they come from several sources.
+        whole_mixture: the mixture over all problems, if they come from several sources.
         problems: the texts of the problems, if the environment has `env.unwrapped.problems`.
         shuffle: whether each epoch has an order of its own (`env.unwrapped.shuffle`).
         on_changed_data: `error` or `warn`, when a restored run finds other problems.
@@ -137,6 +141,7 @@ class _Posed:
     size: int | None
     fitting: IntArray | None
     mixture: Mixture | None
+    whole_mixture: Mixture | None
     problems: ProblemSet | MixedProblems | None
     shuffle: bool = True
     on_changed_data: str = "error"
@@ -156,7 +161,7 @@ class _Posed:
         size: int | None = getattr(inner, "num_problems", None)
         problems = getattr(inner, "problems", None)
         known = isinstance(problems, ProblemSet | MixedProblems) and len(problems) == size
-        mixture = getattr(inner, "mixture", None)
+        mixture = whole_mixture = getattr(inner, "mixture", None)
         same = problems.distinct_of if known and problems is not None else None
         fitting = None if size is None else _fitting_problems(env, config, setting, size, same)
         if isinstance(mixture, Mixture) and fitting is not None:
@@ -172,6 +177,7 @@ class _Posed:
             size,
             fitting,
             mixture,
+            whole_mixture,
             problems if known else None,
             bool(getattr(inner, "shuffle", True)),
             str(getattr(inner, "on_changed_data", "error")),
@@ -207,9 +213,11 @@ def _fitting_problems(
         )
     if len(fitting) < size:
         logger.warning(
-            "%d of %d problems (%s) are left out: their prompts are longer than "
+            "%d of %d problems (%s) %s: their prompts are longer than "
             "max_prompt_length=%d tokens, the longest has %d",
-            size - len(fitting), size, setting, config.max_prompt_length, lengths.max(),
+            size - len(fitting), size, setting,
+            "count as wrong" if setting == "evaluation_config" else "are left out",
+            config.max_prompt_length, lengths.max(),
         )  # fmt: skip
     return fitting.astype(np.int64)
 

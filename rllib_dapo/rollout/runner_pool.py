@@ -83,6 +83,7 @@ class RunnerPool:
         calls: how to reach them.
         config: group sizes, sampling, and how long to wait for runners.
         seed: the seed of the run.
+        evaluation: the settings of evaluation; None takes `config`.
         send_weights: sends the present weights to runners that have come back, and returns those
             that took them over, or None if they have to wait for the next sync.
 
@@ -98,6 +99,7 @@ class RunnerPool:
         config: DAPOSettings,
         *,
         seed: int,
+        evaluation: DAPOSettings | None = None,
         send_weights: Callable[[Sequence[int]], Sequence[int] | None],
     ) -> None:
         self.weights_version = 0
@@ -105,6 +107,7 @@ class RunnerPool:
         self.busy_s = 0.0
         self._calls = calls
         self._config = config
+        self._evaluation = evaluation or config
         self._seed = seed
         self._send_weights = send_weights
         self._runners = {number: RunnerState() for number in calls.alive()}
@@ -206,8 +209,12 @@ class RunnerPool:
 
     def _call(self, number: int, runner: RunnerState) -> None:
         """Tell a runner what is new, and ask for what it has finished."""
+        evaluates = bool(runner.unsent) and runner.unsent[0].evaluation
         job = make_job(
-            self._config, runner.unsent, seed=self._seed, weights_version=self.weights_version
+            self._evaluation if evaluates else self._config,
+            runner.unsent,
+            seed=self._seed,
+            weights_version=self.weights_version,
         )
         # The first call returns at once: it tells how much the engine computes at a time.
         seconds = 0.0 if runner.steps < 0 else self._slice_seconds

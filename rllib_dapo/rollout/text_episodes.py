@@ -43,26 +43,26 @@ class TextEpisodes:
     Args:
         environment: returns the environment in which a problem is posed.
         another: makes another instance of that environment.
-        renderer: turns what the environment poses into a prompt.
+        renderers: turn what the environment poses into a prompt, in training and in evaluation.
         tokenizer: decodes completions.
         stops: say which part of a completion is its text.
-        rewards: composes the reward with the user's reward functions; with None, the
-            environment's score is the reward.
+        rewards: compose the reward with the user's reward functions, in training and in
+            evaluation; if there are none, the environment's score is the reward.
     """
 
     def __init__(
         self,
         environment: Callable[[ProblemRef], Any],
         another: Callable[[ProblemRef], Any],
-        renderer: PromptRenderer,
+        renderers: Sequence[PromptRenderer],
         tokenizer: Any,
         stops: Stops,
-        rewards: RewardComposer | None,
+        rewards: Sequence[RewardComposer],
     ) -> None:
         self._environment = environment
         self._another = another
         self._spare: dict[bool, list[Any]] = {False: [], True: []}  # by `ref.evaluation`
-        self._renderer = renderer
+        self._renderers = renderers
         self._tokenizer = tokenizer
         self._stops = stops
         self._rewards = rewards
@@ -78,15 +78,16 @@ class TextEpisodes:
         """
         with self._lock:
             observation, info = self._environment(ref).reset(seed=ref.seed, options=ref.options)
-        return self._renderer.render(info.get("messages", observation))
+        return self._renderers[ref.evaluation].render(info.get("messages", observation))
 
     def group(
         self, ref: ProblemRef, prompt: Prompt, sampled: Sequence[SampledCompletion], version: int
     ) -> Group:
         """Score all completions of a problem: the environment first, then the reward functions.
 
-        The functions are not called in evaluation, which counts correct completions only. If
-        the environment raises, the group has failed.
+        If the environment raises, the group has failed. In evaluation, which counts correct
+        completions, the functions' values are only reported: where they fail a group, it stays
+        and has none.
 
         Args:
             ref: the problem.
@@ -105,10 +106,13 @@ class TextEpisodes:
         except Exception as error:  # noqa: BLE001 - a foreign environment may raise anything
             return failed_group(ref, error, version, prompt)
         oldest = min((c.versions[0][1] for c in sampled if c.versions), default=version)
-        if self._rewards is None or ref.evaluation:
-            return Group(ref, prompt, tuple(p.completion for p in played), oldest)
+        plain = tuple(p.completion for p in played)
+        if not self._rewards:
+            return Group(ref, prompt, plain, oldest)
         with self._rewards_lock:
-            composed = self._rewards.compose(played)
+            composed = self._rewards[ref.evaluation].compose(played)
+        if ref.evaluation and composed.failure is not None:
+            return Group(ref, prompt, plain, oldest, reward_failures=composed.failures)
         completions = () if composed.failure is not None else composed.completions
         return Group(ref, prompt, completions, oldest, composed.failure, composed.failures)
 
@@ -190,7 +194,7 @@ def _played(
         finish_reason=sampled.finish_reason,
         score=number,
         correct=bool(info.get("correct", number > 0)),
-        info={k: v for k, v in info.items() if isinstance(v, (str, int, float, bool))},
+        info={k: v for k, v in info.items() if v is None or isinstance(v, str | int | float)},
         reflections=count_reflections(text),
         versions=sampled.versions,
     )

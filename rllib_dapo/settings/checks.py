@@ -44,10 +44,11 @@ def check_settings(settings: RunSettings) -> None:
         check_value(name, getattr(settings, name), settings)
     _check_stops(settings)
     _check_minibatch(settings)
+    _check_whole_groups(settings)
     _check_schedule(settings)
     _check_importance(settings)
     _check_sharding(settings)
-    if settings.soft_overlong_punishment:
+    if settings.soft_overlong_punishment and not settings.in_evaluation:  # not part of it
         check_soft_overlong(
             max_length=settings.max_completion_length, cache=settings.soft_overlong_cache
         )
@@ -157,6 +158,29 @@ def _check_minibatch(settings: RunSettings) -> None:
         refuse("minibatch_size", size, remedy)
     if settings.num_learners > size:
         refuse("num_learners", settings.num_learners, f"use at most minibatch_size={size}")
+
+
+def _check_whole_groups(settings: RunSettings) -> None:
+    """Minibatches of whole groups, and what needs them."""
+    size, group = settings.minibatch_size, settings.group_size
+    if settings.minibatch_by == "group":
+        if size % group:
+            below = size - size % group
+            refuse(
+                "minibatch_size",
+                size,
+                f"minibatch_by='group' draws whole groups of group_size={group} completions; use "
+                f"a multiple of it, such as {below or group}",
+            )
+        return
+    if settings.loss_aggregation == "group_token_mean" and size < settings.completions_per_batch:
+        refuse(
+            "loss_aggregation",
+            "group_token_mean",
+            f"the mean of each group needs whole groups, but minibatch_size={size} of "
+            f"{settings.completions_per_batch} completions are drawn one by one; set "
+            "`minibatch_by: group`",
+        )
 
 
 def _check_schedule(settings: RunSettings) -> None:

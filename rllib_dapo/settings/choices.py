@@ -22,6 +22,9 @@ Aggregation = Literal["token_mean", "sequence_mean", "constant", "group_token_me
 """How the losses of the tokens are averaged: every token weighs the same (DAPO), every
 completion does (GRPO), the divisor is a constant (Dr. GRPO), or every group does."""
 
+MinibatchUnit = Literal["completion", "group"]
+"""What minibatches are drawn by: single completions, or whole groups."""
+
 RatioLevel = Literal["token", "sequence"]
 """Whether each token has its own importance ratio (PPO) or each completion has one (GSPO)."""
 

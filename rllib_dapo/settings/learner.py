@@ -17,6 +17,7 @@ from rllib_dapo.settings.choices import (
     ImportanceSampling,
     KLEstimator,
     LearningRateSchedule,
+    MinibatchUnit,
     OldLogprobs,
     RatioLevel,
     Remedy,
@@ -55,8 +56,16 @@ class LearnerSettings:
     global minibatch weighs the same (Eq. 12 over the whole minibatch). With `sequence_mean`, the
     loss is the mean over the completions of their token means (GRPO). With `constant`, it is the
     sum over the tokens, divided by the number of completions times `max_completion_length` (Dr.
-    GRPO). With `group_token_mean`, it is the mean over the groups of their token means, where a
-    group's total is the one within the minibatch. Paper: Eq. 12."""
+    GRPO). With `group_token_mean`, it is the mean over the groups of their token means (Eq. 12 of
+    each group), which needs whole groups in a minibatch: `minibatch_by: group`, or a
+    `minibatch_size` of the whole batch. Paper: Eq. 12."""
+
+    minibatch_by: MinibatchUnit = "completion"
+    """What minibatches are drawn by. With `completion`, each is a random choice of the batch's
+    completions. With `group`, it is a random choice of whole groups: `group_token_mean` is then
+    Eq. 12 to the letter, and `share_prompts` finds all completions of a prompt together.
+    `minibatch_size` must then be a multiple of `group_size`. Paper: not stated; its published
+    recipe draws completions."""
 
     normalize_advantage_std: bool = True
     """Divide a group's advantages by the standard deviation of its rewards (Eq. 9). Dr. GRPO

@@ -105,7 +105,10 @@ class RLlibSettings(RLlibTrainingSettings):
     """The number of held-out problems in an evaluation."""
 
     evaluation_config: Any = None
-    """Settings that differ in evaluation, for instance `{env_config: {split: validation}}`."""
+    """Settings that differ in evaluation, for instance `{env_config: {split: validation}}`: the
+    environment, prompts, lengths, sampling (`temperature` and `top_p` are those of evaluation
+    here) and rewards. Others are refused, since evaluation trains nothing and uses the engines of
+    training."""
 
 
 class RLlibState:
@@ -113,7 +116,7 @@ class RLlibState:
 
     framework_str: str
     algo_class: type | None
-    in_evaluation: bool
+    in_evaluation: bool = False
     learner_config_dict: dict[str, Any]
     get_evaluation_config_object: Callable[[], RunSettings | None]
 

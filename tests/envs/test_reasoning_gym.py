@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.envs.reasoning_gym_tasks import REFUSED, TASKS
 from rllib_dapo.errors import DataError, SettingError
+from rllib_dapo.types import ProblemRef
 
 ID = "rllib_dapo/ReasoningGym-v0"
 DANGEROUS = [task for task, reason in REFUSED.items() if "runs answers as code" in reason]
@@ -211,6 +212,19 @@ def test_indices_and_steps_out_of_place() -> None:
 
 
 @installed
+def test_an_evaluation_has_as_much_of_each_level() -> None:
+    levels = [
+        {"until": 10, "task_config": {"max_terms": 2}},
+        {"task_config": {"max_terms": 3}},
+    ]
+    env = make(curriculum=levels)
+    for index in range(6):
+        options = ProblemRef(index, index, index, evaluation=True).options
+        assert env.reset(options=options)[1]["level"] == index % 2
+        options = ProblemRef(index, index, index).options
+        assert env.reset(options=options)[1]["level"] == 0
+
+
 def test_a_curriculum_goes_by_position() -> None:
     levels = [
         {"until": 10, "task_config": {"max_terms": 2, "max_digits": 1}},

@@ -77,6 +77,48 @@ def test_a_step_that_one_learner_must_skip_is_skipped_by_both(pair, policy, hist
         assert torch.equal(after, before)
 
 
+def test_a_step_without_a_token_on_any_learner_is_not_taken_by_either(pair, policy, history):
+    batch = batch_of(policy, random_rows([4, 4, 4, 4]))
+    nothing = replace(batch, loss_mask=np.zeros(len(batch), np.bool_))
+    before, _ = weights_of(pair)
+    results = pair.update(
+        batches=[to_multi_agent_batch(share) for share in split_for_ranks(nothing, 2)],
+        num_total_minibatches=2,
+        num_epochs=1,
+    )
+    report = report_of(results[0])
+    assert (report["updates"], report["updates_empty"]) == (0, 2)
+    for after in weights_of(pair):
+        assert torch.equal(after, before)
+
+
+def test_two_learners_draw_the_groups_that_one_draws(pair, policy, tiny_model, history):
+    """One of them has nothing of a group, and each minibatch is two groups."""
+
+    def by_group(learner: Any) -> None:
+        learner.config._is_frozen = False
+        learner.config.minibatch_by, learner.config.loss_aggregation = "group", "group_token_mean"
+        learner.config._is_frozen = True
+
+    batch = batch_of(
+        policy, random_rows([12, 1, 3, 5, 8, 2, 4, 6]), groups=[0, 0, 0, 1, 1, 2, 3, 3]
+    )
+    settings = {"num_total_minibatches": 2, "num_epochs": 2}
+    single = learner_group(tiny_model, 0)
+    single.set_state(pair.get_state())
+    for group in (single, pair):
+        group.foreach_learner(by_group)
+    (one,) = single.update(batch=to_multi_agent_batch(batch), **settings)
+    shares = [to_multi_agent_batch(share) for share in split_for_ranks(batch, 2)]
+    two = pair.update(batches=shares, **settings)
+    (expected,) = weights_of(single)
+    for got in weights_of(pair):
+        torch.testing.assert_close(got, expected, rtol=0, atol=TOLERANCE)
+    expected_report, report = report_of(one), report_of(two[0])
+    assert report["updates"] == expected_report["updates"] == 4
+    assert report["loss"] == pytest.approx(expected_report["loss"], abs=1e-5)
+
+
 def test_a_call_reaches_every_learner_with_its_arguments(pair):
     def rank_and(learner: Any, number: int) -> tuple[int, int]:
         return learner._learner_index, number

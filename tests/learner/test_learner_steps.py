@@ -61,8 +61,8 @@ def test_no_warm_up_begins_with_the_whole_learning_rate(tiny_model, batch):
 
 
 def test_weight_decay_is_decoupled_and_on_all_parameters(tiny_model, batch):
-    """Without a gradient AdamW still shrinks every weight by lr times the decay."""
-    nothing = replace(batch, loss_mask=np.zeros(len(batch), np.bool_))
+    """With a gradient of zero AdamW still shrinks every weight by lr times the decay."""
+    nothing = replace(batch, advantages=np.zeros(len(batch), np.float32))
     learner = make_learner(tiny_model, lr=0.1, weight_decay=0.5)
     before = parameters(learner).clone()
     update(learner, nothing)

@@ -98,9 +98,33 @@ def test_the_policy_error_stops_the_job_with_the_reason(runner):
     assert reply.error.startswith("RewardError: reward function `raises` raised ValueError")
 
 
-def test_evaluation_calls_no_reward_function(runner):
-    made = runner(reward_functions=entries("raises"), reward_failure="error")
-    (group,) = collect(made, replace(JOB, refs=(replace(REFS[0], evaluation=True),)))
+IN_EVALUATION = replace(JOB, refs=(replace(REFS[0], evaluation=True),))
+
+
+def test_evaluation_reports_the_components_of_the_reward(runner):
+    made = runner(reward_functions=entries("boolean"))
+    (group,) = collect(made, IN_EVALUATION)
+    assert [c.components for c in group.completions] == [
+        {"boolean": float(c.correct)} for c in group.completions
+    ]
+
+
+def test_an_evaluation_may_have_reward_functions_of_its_own(runner):
+    made = runner(
+        reward_functions=entries("boolean"),
+        evaluation_config={"reward_functions": entries("numpy_scalar")},
+    )
+    assert all(set(c.components) == {"boolean"} for c in collect(made)[0].completions)
+    (group,) = collect(made, IN_EVALUATION)
+    assert all(set(c.components) == {"numpy_scalar"} for c in group.completions)
+
+
+def test_a_function_that_fails_in_evaluation_takes_no_verdict_away(runner):
+    made = runner(reward_functions=entries("raises"))
+    (group,) = collect(made, IN_EVALUATION)
+    assert group.failure is None
+    assert group.reward_failures == {"raised": 4}
+    assert [c.correct for c in group.completions].count(True) == 2
     assert [c.components for c in group.completions] == [{}] * 4
 
 

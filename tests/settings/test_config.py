@@ -232,6 +232,22 @@ def test_adapters_on_layers_that_do_not_exist_are_refused_with_those_that_do():
     assert caught.value.setting == "lora_target_modules"
 
 
+@pytest.mark.parametrize(("size", "near"), [(24, 16), (8, 16), (40, 32)])
+def test_minibatches_of_groups_hold_whole_groups(size, near):
+    sizes = {"group_size": 16, "groups_per_batch": 15}
+    with pytest.raises(SettingError, match=f"minibatch_size={size}.*such as {near}"):
+        config(**sizes, minibatch_by="group", minibatch_size=size).validate()
+
+
+def test_the_mean_of_each_group_needs_whole_groups_in_a_minibatch():
+    mean = {"loss_aggregation": "group_token_mean"}
+    with pytest.raises(SettingError, match="set `minibatch_by: group`") as caught:
+        config(**mean).validate()
+    assert caught.value.setting == "loss_aggregation"
+    assert_possible(**mean, minibatch_by="group")
+    assert_possible(**mean, minibatch_size=512)
+
+
 def test_numpy_numbers_are_numbers():
     """Tune's samplers hand them over."""
     assert_possible(clip_high=np.float64(0.3), lr=np.float64(1e-4), group_size=np.int64(16))
@@ -281,7 +297,11 @@ def test_a_missing_data_file_is_refused():
             "evaluation_config.env_confg",
             "Did you mean `env_config`",
         ),
-        ({"evaluation_config": {"group_size": 1}}, "evaluation_config.group_size", "2 or more"),
+        (
+            {"evaluation_config": {"group_size": 1}},
+            "evaluation_config.group_size",
+            "evaluation_samples",
+        ),
     ],
 )
 def test_nested_settings_are_checked_too(given, setting, hint):
