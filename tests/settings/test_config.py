@@ -187,7 +187,7 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
         ("clip_low", "0.2", "it must be a valid number; use a number between 0 and 1; the paper"),
         ("dynamic_sampling", "yes", "use true or false"),
         ("loss_aggregation", "token", "use one of token_mean, sequence_mean, constant, group"),
-        ("chat", True, "use one of auto, always, never; YAML reads on, off, yes and no as true"),
+        ("kl_estimator", True, "use one of k1, k2, k3"),
         ("system_prompt", False, "it must be a valid string; YAML reads on, off, yes and no as"),
         ("few_shot", [{"problem": 1}], "few_shot[0]['problem'] must be a valid string"),
         ("lora_target_modules", 7, "use all-linear, or a list of module names"),
