@@ -28,7 +28,7 @@ SMALL = [
 ]
 # What is not on this machine is replaced: models, data sets and GPUs.
 REPLACED = {
-    "clip_high": ["clip_high={grid_search: [0.2, 0.4]}"],
+    "clip_high": ["clip_high={grid_search: [0.4]}"],
     "dapo_smollm2_cpu": ["model=embedded", "system_prompt=null", "few_shot=[]"],
     "dapo_qwen2.5_32b_aime": [
         "model=embedded",
