@@ -19,7 +19,7 @@ from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine
 from rllib_dapo.rollout.runner_calls import CallResults
 from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, completion_seed
-from rllib_dapo.rollout.stops import Stops
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
 

@@ -127,8 +127,8 @@ class MathEnv(gym.Env[str, str]):
             self._columns = read_kept(columns)
             self.problems = _load(read_sources(dataset, defaults), self._columns)
         except SettingError as error:
-            name = f"env_config.{error.setting}" if error.setting else None
-            raise SettingError(f"env_config.{error}", name) from error
+            setting = f"env_config.{error.setting}" if error.setting else None
+            raise SettingError(f"env_config.{error}", setting) from error
         self.mixture = self.problems.mixture if isinstance(self.problems, MixedProblems) else None
         self.num_problems = len(self.problems)
         self.integer_answers = self.problems.integer_answers

@@ -20,7 +20,7 @@ from rllib_dapo.model.lora import check_lora
 from rllib_dapo.model.packable import check_packable
 from rllib_dapo.rewards.columns import asked_columns, check_offered
 from rllib_dapo.rewards.composition import check_rewards, columns_of_rewards
-from rllib_dapo.rollout.stops import Stops
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.settings.evaluation import (
     check_form,
     check_written,

@@ -11,6 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
+from rllib_dapo.cli import search_space
+from rllib_dapo.cli.experiment_file import load_experiments
+from rllib_dapo.errors import ExperimentFileError, SettingError
+
 _MOST_LISTED = 10
 
 
@@ -32,7 +36,7 @@ def check_data(
 ) -> None:
     """Show what a run would pose from a data set, and what it would drop and why."""
     # transformers takes seconds to import, and `rllib --help` should not.
-    from rllib_dapo.cli import data_check
+    from rllib_dapo.data import inspection
 
     reading = {
         "problem_key": problem_key,
@@ -43,13 +47,49 @@ def check_data(
         "limit": limit,
     }
     given = {key: value for key, value in reading.items() if value is not None}
-    found = data_check.check_data(dataset, data_check.read_config(config, model), given)
+    found = inspection.check_data(dataset, read_config(config, model), given)
     if as_json:
         typer.echo(json.dumps(found.as_json, ensure_ascii=False, indent=2))
     else:
         _print(found)
     if not found.good:
         raise typer.Exit(1)
+
+
+def read_config(path: str | None, model: str | None = None) -> Any:
+    """The settings (`DataConfig`) of the first experiment of a file; without a file, the defaults.
+
+    Args:
+        path: an experiment file.
+        model: the model whose tokenizer is used, instead of that of the file.
+
+    Raises:
+        ExperimentFileError: the file is wrong.
+    """
+    from rllib_dapo.data.inspection import DataConfig
+    from rllib_dapo.settings.checks import check_value
+    from rllib_dapo.settings.general import DAPOSettings
+    from rllib_dapo.settings.names import setting_names, written_name
+
+    settings = DAPOSettings()
+    config: dict[str, Any] = {}
+    if path is not None:
+        experiment = load_experiments(path)[0]
+        config = next(iter(search_space.variants(dict(experiment.config))))
+        for name in setting_names():
+            key = name if name in config else written_name(name)
+            if key not in config:
+                continue
+            try:
+                check_value(name, config[key])
+            except SettingError as error:
+                raise ExperimentFileError(experiment.located(str(error), key)) from error
+            setattr(settings, name, config[key])
+    if model is not None:
+        settings.language_model = model
+    of_evaluation = config.get("evaluation_config") or {}
+    evaluation = of_evaluation.get("env_config")
+    return DataConfig(settings, config.get("env_config") or {}, evaluation)
 
 
 def _print(found: Any) -> None:  # a DataCheck, whose module is slow to import

@@ -44,6 +44,9 @@ _ABOUT = frozenset(
 )
 
 
+_IMAGE = re.compile(r"(?i)image|figure|diagram|picture")
+
+
 class LayoutError(DataError):
     """A file would be posed by half, so none of its rows can be used as they are."""
 
@@ -113,6 +116,8 @@ class Schema:
                     self.choices.columns[:1] if self.choices else (), lambda: choices.lines
                 )
             )
+            for key in self.others:
+                _refuse_image(key, row.get(key))
             return self.template.fill(row, lines)
         value = lookup(row, self.problem)
         if (chat := as_chat(value)) is not None:
@@ -125,6 +130,7 @@ class Schema:
         return text
 
     def _refuse_half(self, text: str, key: str, value: Any) -> None:
+        _refuse_image(key, value)
         value = plain(value)
         if is_empty(value) or isinstance(value, (int, float)):
             return
@@ -139,6 +145,19 @@ class Schema:
             " would be posed without it; set problem_template to say what is posed, such as"
             f' "{{{key}?}}\\n\\n{{{self.problem}}}", or "{{{self.problem}}}" if that is the whole'
             " problem"
+        )
+
+
+def _refuse_image(key: str, value: Any) -> None:
+    """Refuse a row with an image; other rows of the same file may have none."""
+    value = plain(value)
+    first = value[0] if isinstance(value, list) and value else value
+    encoded = isinstance(first, Mapping) and {"bytes", "path"} & set(first)
+    if isinstance(first, bytes) or encoded or (_IMAGE.search(key) and not is_empty(value)):
+        raise RowError(
+            key,
+            "found an image, which a language model does not see; set on_bad_row: skip to leave"
+            " such rows out, or problem_template to pose the text alone",
         )
 
 

@@ -34,7 +34,7 @@ from rllib_dapo.rollout.sampling_job import (
     completion_seed,
     training_sampling,
 )
-from rllib_dapo.rollout.stops import Stops
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.rollout.text_episodes import TextEpisodes, as_episodes, failed_group
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt

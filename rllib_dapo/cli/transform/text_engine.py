@@ -11,7 +11,7 @@ from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import InferenceEngine, Sampling, stream_seed
 from rllib_dapo.rollout.engine.vllm import VLLMEngine
-from rllib_dapo.rollout.stops import Stops
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.settings.general import DAPOSettings
 
 

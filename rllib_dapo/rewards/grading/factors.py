@@ -132,7 +132,7 @@ def degree(tree: Tree) -> Fraction:
         return Fraction(1)
     if head == "^":
         power = number(tree[2])
-        return degree(tree[1]) * abs(1 if power is None else power)
+        return degree(tree[1]) * (Fraction(1) if power is None else abs(power))
     if head == "root":
         return degree(tree[2]) / int(tree[1])
     if head == "fn":

@@ -12,21 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from rllib_dapo.cli import search_space
-from rllib_dapo.cli.experiment_file import load_experiments
 from rllib_dapo.data.load import load_problems
 from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problem_set import ProblemSet
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.source_options import SourceOptions, read_sources
-from rllib_dapo.errors import DAPOError, ExperimentFileError, SettingError
+from rllib_dapo.errors import DAPOError, SettingError
 from rllib_dapo.rewards.grading.gold import Gold, parse_gold
 from rllib_dapo.rewards.grading.grade import find_grader, grade_all
 from rllib_dapo.rewards.grading.pool import read_limits
 from rllib_dapo.rewards.grading.trees import kind
-from rllib_dapo.settings.checks import check_value
 from rllib_dapo.settings.general import DAPOSettings
-from rllib_dapo.settings.names import setting_names, written_name
 from rllib_dapo.types import IntArray
 
 MOST_GRADED = 20_000
@@ -119,37 +115,6 @@ class DataCheck:
     def as_json(self) -> dict[str, Any]:
         """The same as plain values."""
         return {"good": self.good, **asdict(self)}
-
-
-def read_config(path: str | None, model: str | None = None) -> DataConfig:
-    """The settings of the first experiment of a file; without a file, the defaults.
-
-    Args:
-        path: an experiment file.
-        model: the model whose tokenizer is used, instead of that of the file.
-
-    Raises:
-        ExperimentFileError: the file is wrong.
-    """
-    settings = DAPOSettings()
-    config: dict[str, Any] = {}
-    if path is not None:
-        experiment = load_experiments(path)[0]
-        config = next(iter(search_space.variants(dict(experiment.config))))
-        for name in setting_names():
-            key = name if name in config else written_name(name)
-            if key not in config:
-                continue
-            try:
-                check_value(name, config[key])
-            except SettingError as error:
-                raise ExperimentFileError(experiment.located(str(error), key)) from error
-            setattr(settings, name, config[key])
-    if model is not None:
-        settings.language_model = model
-    of_evaluation = config.get("evaluation_config") or {}
-    evaluation = of_evaluation.get("env_config")
-    return DataConfig(settings, config.get("env_config") or {}, evaluation)
 
 
 def check_data(location: str, config: DataConfig, reading: Mapping[str, Any]) -> DataCheck:
