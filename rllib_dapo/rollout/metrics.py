@@ -204,8 +204,8 @@ def _accuracy_of_sources(
         counts[name] += 1
         correct[name] += right
     for group in failed:
-        if (name := source_name(group.ref)) is not None:
-            counts[name] += k
+        if (source := source_name(group.ref)) is not None:
+            counts[source] += k
     return {f"{DATASETS}/{name}": correct[name] / max(n, 1) for name, n in counts.items()}
 
 
