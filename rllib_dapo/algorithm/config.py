@@ -164,7 +164,7 @@ class DAPOBaseConfig(AlgorithmConfig, RunSettings):
             SettingError: `evaluation_config` has an unknown setting.
         """
         written = self.evaluation_config
-        evaluation = cast("Self | None", super().get_evaluation_config_object())
+        evaluation: Any = super().get_evaluation_config_object()
         if evaluation is not None and isinstance(written, Mapping):
             evaluation._set_own({name: getattr(self, name) for name in OTHER_NAMES})
             evaluation._set_own(meant_by(written))
