@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from rllib_dapo.data.prompts import PromptRenderer
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import FinishedRequest
 from rllib_dapo.rollout.engine.scripted import ScriptedEngine
 from rllib_dapo.rollout.runner_calls import CallResults
 from rllib_dapo.rollout.sampling_job import RunnerReply, SamplingJob, completion_seed
-from rllib_dapo.data.stops import Stops
 from rllib_dapo.rollout.text_episodes import TextEpisodes
 from rllib_dapo.types import Group, ProblemRef, Prompt
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,8 @@ from rllib_dapo import metrics
 from rllib_dapo.algorithm.config import DAPOBaseConfig
 from rllib_dapo.algorithm.initial_weights import load_initial_weights
 from rllib_dapo.algorithm.last_evaluation import LastEvaluation
+from rllib_dapo.algorithm.weight_sync.checks import check_engine_gap
 from rllib_dapo.algorithm.weight_sync.sync import WeightSync
-from rllib_dapo.errors import TrainingError
 from rllib_dapo.learner.batch_io import to_multi_agent_batch
 from rllib_dapo.learner.learner_group import DAPOLearnerGroup, engine_weights_withheld
 from rllib_dapo.learner.rl_module import DAPOTorchRLModule
@@ -32,7 +31,7 @@ from rllib_dapo.model.facts import model_path
 from rllib_dapo.rewards.composition import component_names
 from rllib_dapo.rollout.env_runner import DAPOEnvRunner
 from rllib_dapo.rollout.first_start import failed_starts_named
-from rllib_dapo.rollout.metrics import evaluation_metrics, rollout_metrics
+from rllib_dapo.rollout.metrics import evaluation_metrics, rollout_metrics, warn_of_failed
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.progress import RolloutProgress
 from rllib_dapo.rollout.rollouts import FilledBatch, RolloutBatch, Rollouts
@@ -41,11 +40,8 @@ from rllib_dapo.rollout.runner_pool import RunnerPool
 from rllib_dapo.rollout.token_batch import RewardShaping, make_token_batch
 from rllib_dapo.types import Group
 
-logger = logging.getLogger(__name__)
-
 _STATE = "dapo"
 _PHASES = ("sample_s", "learn_s", "sync_s")
-
 
 # What the RLModule needs to know.
 _MODULE_SETTINGS = (
@@ -227,7 +223,8 @@ class DAPO(Algorithm):
         """
         if results is not None:
             self.metrics.aggregate(results, key=LEARNER_RESULTS)
-            self._check_gap()
+            key = tuple(f"{metrics.LEARNER}/engine_gap_mean".split("/"))
+            check_engine_gap(self.metrics.peek(key, default=0.0), self.config)
 
     def _sync(self) -> None:
         """Bring the learner's weights into every engine, and wait until they serve."""
@@ -244,21 +241,6 @@ class DAPO(Algorithm):
             values = self._evaluate_policy()
             self._last_evaluation.take(values, 0)
             self._report(metrics.INITIAL_EVALUATION, values)
-
-    def _check_gap(self) -> None:
-        """Raise a TrainingError if the gap between engine and learner exceeds `max_engine_gap`."""
-        limit = self.config.max_engine_gap
-        key = tuple(f"{metrics.LEARNER}/engine_gap_mean".split("/"))
-        gap = self.metrics.peek(key, default=0.0)
-        if limit is not None and not gap <= limit:
-            raise TrainingError(
-                f"engine and learner differ by {gap:.2e} nats per token on average, more than "
-                f"max_engine_gap={limit:g}. Is `dtype` ({self.config.dtype!r}) coarser than "
-                f"`compute_dtype` ({self.config.compute_dtype!r})? Does `engine_kwargs` change the "
-                "model (quantization)? Does the model tie its embeddings in a way vLLM does not "
-                "know? If you accept the difference, `old_logprobs: learner` with "
-                "`importance_sampling: token` corrects for it."
-            )
 
     # -- Evaluation -------------------------------------------------------------------------
 
@@ -282,11 +264,7 @@ class DAPO(Algorithm):
         started, settings = time.perf_counter(), self.evaluation_config
         refs = self._problems.evaluation_refs(int(settings.evaluation_duration))
         groups = self._rollouts.answer(refs)
-        if failed := [group for group in groups if group.failure is not None]:
-            logger.warning(
-                "%d of %d evaluation problems failed and count as wrong, for instance problem %d: "
-                "%s", len(failed), len(groups), failed[0].ref.index, failed[0].failure,
-            )  # fmt: skip
+        warn_of_failed(groups)
         values = evaluation_metrics(
             groups,
             components=component_names(settings),
@@ -384,8 +362,7 @@ class DAPO(Algorithm):
             self._rollouts.set_state(own["rollouts"])
             self._next_batch = own["next_batch"]
             self._samples_lifetime = own["samples_lifetime"]
-            if "last_evaluation" in own:  # Checkpoints of earlier versions lack it.
-                self._last_evaluation.set_state(own["last_evaluation"])
+            self._last_evaluation.set_state(own["last_evaluation"])
         if COMPONENT_LEARNER_GROUP in state:
             self._sync()
 

@@ -12,6 +12,7 @@ from typing import Any
 from rllib_dapo.algorithm.export import check_export
 from rllib_dapo.algorithm.initial_weights import check_initial_weights
 from rllib_dapo.data.prompts import PromptRenderer
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import SettingError, refuse
@@ -20,7 +21,6 @@ from rllib_dapo.model.lora import check_lora
 from rllib_dapo.model.packable import check_packable
 from rllib_dapo.rewards.columns import asked_columns, check_offered
 from rllib_dapo.rewards.composition import check_rewards, columns_of_rewards
-from rllib_dapo.data.stops import Stops
 from rllib_dapo.settings.evaluation import (
     check_form,
     check_written,

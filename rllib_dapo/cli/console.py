@@ -207,7 +207,9 @@ class IterationLines(Callback):
                 f"before training: {before:.1%} of the held-out completions are correct "
                 f"(pass@{k:.0f} {pass_at_k:.1%})"
             )
-        for name in (INITIAL_EVALUATION, EVALUATION):
+        # Every result carries the last evaluation; its failures are said once.
+        fresh = lookup(result, f"{EVALUATION}/iteration") == lookup(result, "training_iteration")
+        for name in (INITIAL_EVALUATION, *([EVALUATION] if fresh else ())):
             if failed := lookup(result, f"{name}/problems_failed"):
                 console.print(
                     f"{failed:.0f} of {lookup(result, f'{name}/num_problems'):.0f} held-out "

@@ -92,6 +92,12 @@ class Stops:
             facts.pad_token_id,
         )
 
+    @classmethod
+    def of_model(cls, model: str, renderer: PromptRenderer, *, trust_remote_code: bool) -> Stops:
+        """The stops of a model and of its chat template, where there are no settings."""
+        settings = DAPOSettings(language_model=model, trust_remote_code=trust_remote_code)
+        return cls.from_settings(settings, renderer)
+
     def text(self, tokenizer: Decoder, token_ids: IntArray) -> str:
         """The text of a completion, as environments and reward functions see it.
 

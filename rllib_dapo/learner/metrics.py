@@ -7,6 +7,8 @@ learners, and divided once. `rllib_dapo.metrics.LEARNER_METRICS` describes the k
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from rllib_dapo.learner.distributed_learner import Collectives
 from rllib_dapo.learner.preparation import Recomputed
 from rllib_dapo.losses.token_objective import TokenObjective
-from rllib_dapo.types import TokenBatch
+from rllib_dapo.types import BoolArray, TokenBatch
 
 _TOKEN_SUMS = (
     "entropy", "token_prob_mean", "clip_share_low", "clip_share_high", "ratio_mean", "approx_kl",
@@ -151,3 +153,26 @@ def _quantile(bins: Tensor, share: float) -> float:
         return 0.0
     number = int(torch.searchsorted(counts, share * counts[-1]))
     return float(10.0 ** (_GAP_DECADES[0] + (number + 1) / _BINS_PER_DECADE))
+
+
+@dataclass(slots=True)
+class UpdateState:
+    """What one call of `update` passes from one of RLlib's hooks to the next.
+
+    Attributes:
+        version: the version of the weights with which the update begins. The engines sampled
+            with the same version unless a group is stale.
+        metrics: collects the metrics of this update.
+        steps: the number of optimizer steps taken or skipped so far.
+        started: the time at which the update began, by `time.perf_counter`, in seconds.
+    """
+
+    version: int
+    metrics: UpdateMetrics
+    steps: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def on_policy(self, batch: TokenBatch) -> BoolArray:
+        """Return bool[T], True for the completion tokens that this version sampled."""
+        same: BoolArray = batch.weights_versions == self.version
+        return same

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from rllib_dapo.learner.batch_io import (
 )
 from rllib_dapo.learner.distributed_learner import DistributedTorchLearner
 from rllib_dapo.learner.lr_schedule import learning_rate_factor
-from rllib_dapo.learner.metrics import UpdateMetrics
+from rllib_dapo.learner.metrics import UpdateMetrics, UpdateState
 from rllib_dapo.learner.microbatch import MicrobatchLayout
 from rllib_dapo.learner.preparation import ReferencePolicy, drop_unusable, recompute
 from rllib_dapo.losses.aggregation import kept_lengths, loss_totals, loss_weights
@@ -50,33 +50,10 @@ from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import model_facts
 from rllib_dapo.model.sharding import clip_gradient_norm
 from rllib_dapo.settings.run import RunSettings
-from rllib_dapo.types import BoolArray, FloatArray, IntArray, TokenBatch
+from rllib_dapo.types import FloatArray, IntArray, TokenBatch
 
 Forward = Callable[[dict[str, Any]], dict[str, Tensor]]
 _NO_ROWS = np.zeros(0, np.int64)
-
-
-@dataclass(slots=True)
-class UpdateState:
-    """What one call of `update` passes from one of RLlib's hooks to the next.
-
-    Attributes:
-        version: the version of the weights with which the update begins. The engines sampled
-            with the same version unless a group is stale.
-        metrics: collects the metrics of this update.
-        steps: the number of optimizer steps taken or skipped so far.
-        started: the time at which the update began, by `time.perf_counter`, in seconds.
-    """
-
-    version: int
-    metrics: UpdateMetrics
-    steps: int = 0
-    started: float = field(default_factory=time.perf_counter)
-
-    def on_policy(self, batch: TokenBatch) -> BoolArray:
-        """Return bool[T], True for the completion tokens that this version sampled."""
-        same: BoolArray = batch.weights_versions == self.version
-        return same
 
 
 class DAPOTorchLearner(DistributedTorchLearner):

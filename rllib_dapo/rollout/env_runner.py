@@ -18,6 +18,7 @@ from ray.rllib.utils.checkpoints import Checkpointable
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from rllib_dapo.data.prompts import PromptRenderer
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
@@ -34,7 +35,6 @@ from rllib_dapo.rollout.sampling_job import (
     completion_seed,
     training_sampling,
 )
-from rllib_dapo.data.stops import Stops
 from rllib_dapo.rollout.text_episodes import TextEpisodes, as_episodes, failed_group
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
@@ -21,6 +22,8 @@ from rllib_dapo.rollout.rollouts import RolloutBatch
 from rllib_dapo.rollout.token_batch import RewardShaping, length_penalties
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Completion, Group, ProblemRef
+
+logger = logging.getLogger(__name__)
 
 
 def completion_metrics(completions: Sequence[Completion]) -> dict[str, float]:
@@ -146,6 +149,15 @@ def rollout_metrics(batch: RolloutBatch, settings: RunSettings) -> dict[str, flo
         "engines_busy_share": batch.busy_share,
         "skipped_batch": float(not batch.groups),
     }
+
+
+def warn_of_failed(groups: Sequence[Group]) -> None:
+    """Log how many evaluation problems failed, and the first reason."""
+    if failed := [group for group in groups if group.failure is not None]:
+        logger.warning(
+            "%d of %d evaluation problems failed and count as wrong, for instance problem %d: %s",
+            len(failed), len(groups), failed[0].ref.index, failed[0].failure,
+        )  # fmt: skip
 
 
 def evaluation_metrics(

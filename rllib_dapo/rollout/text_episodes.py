@@ -16,11 +16,11 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rllib_dapo.data.prompts import PromptRenderer
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.rewards.composition import PlayedCompletion, RewardComposer
 from rllib_dapo.rewards.reflection import count_reflections
 from rllib_dapo.rollout.engine.base import SampledCompletion
 from rllib_dapo.rollout.single_step import MultiTurnError, require_end
-from rllib_dapo.data.stops import Stops
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 Scored = tuple[float | None, Mapping[str, Any]]

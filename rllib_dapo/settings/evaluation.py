@@ -18,8 +18,8 @@ from rllib_dapo.settings.run import RLlibTrainingSettings
 IN_EVALUATION = frozenset({
     "env", "env_config", "evaluation_duration", "evaluation_samples", "evaluation_temperature",
     "evaluation_top_p", "max_prompt_length", "max_completion_length", "prompt_template",
-    "system_prompt", "few_shot", "chat", "chat_template_kwargs", "format_reward", "reward_functions",
-    "reward_failure", "reward_timeout_s",
+    "system_prompt", "few_shot", "chat", "chat_template_kwargs", "format_reward",
+    "reward_functions", "reward_failure", "reward_timeout_s",
 })  # fmt: skip
 """The settings that may differ in an evaluation."""
 

@@ -12,8 +12,8 @@ import pytest
 from data_files import write_rows
 from typer.testing import CliRunner
 
-from rllib_dapo.data.inspection import kind_of
 from rllib_dapo.cli.main import app
+from rllib_dapo.data.inspection import kind_of
 from rllib_dapo.rewards.grading.gold import parse_gold
 
 ROWS = [{"question": f"{n} + {n} = ?", "answer": f"So.\n#### {2 * n}"} for n in range(1, 9)]
@@ -104,7 +104,8 @@ def test_kinds_of_ground_truths(gold: str, kind: str) -> None:
 def test_neither_ray_nor_vllm_is_started(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "p.jsonl", ROWS)
     code = (
-        "import sys; from rllib_dapo.cli.check_data import read_config;from rllib_dapo.data.inspection import check_data;"
+        "import sys; from rllib_dapo.cli.check_data import read_config;"
+        "from rllib_dapo.data.inspection import check_data;"
         f"assert check_data({str(path)!r}, read_config(None), {{}}).good;"
         "import ray; assert 'vllm' not in sys.modules and not ray.is_initialized()"
     )

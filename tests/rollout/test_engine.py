@@ -9,10 +9,10 @@ import pytest
 import torch
 from reference_model import EOS, answer_logprobs, embedded_model, fresh_embedded_model
 
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.errors import EngineError
 from rllib_dapo.model.facts import load_tokenizer, model_path
 from rllib_dapo.rollout.engine.base import SampledCompletion, Sampling
-from rllib_dapo.data.stops import Stops
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -16,12 +16,12 @@ from strategies import examples
 
 from rllib_dapo.algorithm.dapo import DAPOConfig
 from rllib_dapo.data.prompts import PromptRenderer
+from rllib_dapo.data.stops import Stops, cut_at
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.problem_source import ProblemSource
 from rllib_dapo.rollout.single_step import MultiTurnError
-from rllib_dapo.data.stops import Stops, cut_at
 
 CHATML = (
     "{% for m in messages %}{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from rllib_dapo.algorithm.weight_sync.learners import Probe
+from rllib_dapo.errors import TrainingError
 from rllib_dapo.rollout.runner_calls import CallFailure, RunnerCalls
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import FloatArray
 
 FLOAT32_TOLERANCE = 1e-3
@@ -99,4 +101,26 @@ class SyncChecks:
             "learner's weights, or computes otherwise. Is `model` the same for both, and does "
             "vLLM support its architecture? Compare with `weight_sync: object_store`; raise "
             "`sync_check_tolerance` if `dtype` explains the difference"
+        )
+
+
+def check_engine_gap(gap: float, settings: RunSettings) -> None:
+    """Compare the gap between the log-probabilities of engine and learner with its limit.
+
+    Args:
+        gap: the mean absolute difference over the tokens of a batch, in nats.
+        settings: the run's; `max_engine_gap` is the limit.
+
+    Raises:
+        TrainingError: the gap is larger.
+    """
+    limit = settings.max_engine_gap
+    if limit is not None and not gap <= limit:
+        raise TrainingError(
+            f"engine and learner differ by {gap:.2e} nats per token on average, more than "
+            f"max_engine_gap={limit:g}. Is `dtype` ({settings.dtype!r}) coarser than "
+            f"`compute_dtype` ({settings.compute_dtype!r})? Does `engine_kwargs` change the "
+            "model (quantization)? Does the model tie its embeddings in a way vLLM does not "
+            "know? If you accept the difference, `old_logprobs: learner` with "
+            "`importance_sampling: token` corrects for it."
         )

@@ -7,12 +7,11 @@ from typing import Protocol
 
 from rllib_dapo.data.chat_template import todays_date
 from rllib_dapo.data.prompts import PromptRenderer, PromptTooLong
+from rllib_dapo.data.stops import Stops
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_tokenizer, model_facts
 from rllib_dapo.rollout.engine.base import InferenceEngine, Sampling, stream_seed
 from rllib_dapo.rollout.engine.vllm import VLLMEngine
-from rllib_dapo.data.stops import Stops
-from rllib_dapo.settings.general import DAPOSettings
 
 
 class TextEngine(Protocol):
@@ -100,12 +99,12 @@ def vllm_texts(
     renderer = PromptRenderer(
         tokenizer, template="plain", chat_template_kwargs=todays_date(tokenizer)
     )
-    settings = DAPOSettings(language_model=model, trust_remote_code=trust_remote_code)
+    stops = Stops.of_model(model, renderer, trust_remote_code=trust_remote_code)
     engine = VLLMEngine(
         facts.path,
         dtype=dtype,
         max_model_len=max_length,
-        stop_token_ids=Stops.from_settings(settings, renderer).token_ids,
+        stop_token_ids=stops.token_ids,
         seed=seed,
         trust_remote_code=trust_remote_code,
     )
