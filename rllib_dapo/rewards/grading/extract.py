@@ -66,6 +66,7 @@ _WRAPPER = re.compile(
     r"(?:\\(?:boxed|fbox|text|textbf|textrm|textit|textsf|texttt|textnormal|mathbf|mathrm|mathit"
     r"|mathsf|mbox|bm|boldsymbol|emph|underline)\s?)?\{"
 )
+_BARE_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s?(?=[^\s{])")
 _NOTHING = re.compile(r"(?:[\s*_`$#>:]|\\[\[(\])])*\Z")
 _PARENTHESES = re.compile(r"\(([A-Za-z0-9.+-]{1,50})\)\Z")
 # The answers in the few-shot prompt of the Minerva paper end with this.
@@ -165,6 +166,8 @@ def _unwrap(text: str) -> str:
     """Return what is inside the box, font, braces or parentheses."""
     if (wrapper := _WRAPPER.match(text)) and _closing(text, wrapper.end()) == len(text) - 1:
         return text[wrapper.end() : -1]
+    if bare := _BARE_BOX.match(text):
+        return text[bare.end() :]
     if parentheses := _PARENTHESES.match(text):
         return parentheses[1]
     return text

@@ -36,6 +36,9 @@ _SIGNS = str.maketrans(
         "≥": r"\ge ",
         "≠": r"\ne ",
         "∪": r"\cup ",
+        "∩": r"\cap ",
+        "∅": r"\emptyset ",
+        "±": r"\pm ",
         "°": r"^\circ ",
         "²": "^2",
         "³": "^3",
@@ -54,6 +57,7 @@ _SYNONYM = re.compile(r"\\(?:([dtc]frac)|(leq|geq|neq))(?![A-Za-z])")
 _LONE_BRACES = re.compile(r"([\^_])\{([^{}\s\\])\}")
 _SPACE_KEPT = re.compile(r"(?<=[0-9])\s+(?=[0-9])|(?<=[A-Za-z])\s+(?=[A-Za-z])")
 _SENTENCE = re.compile(r"[A-Z]?[a-z]+(?:[ ,.'-]{1,3}[A-Z]?[a-z]+)*")
+_TIME_OF_DAY = re.compile(r"(?<=[0-9 ])([AaPp])\.? ?[Mm]\b\.?")
 _WORDS = frozenset({"yes", "no", "true", "false", "none", "even", "odd"})
 
 
@@ -98,6 +102,7 @@ def _robust_once(text: str, *, keep_name: bool) -> str:
     text = _BRACED_LAST.sub(r"\\frac{\1}\2", text)
     text = _ROOT.sub(r"\\sqrt{\1}", text)
     text = _LONE_BRACES.sub(r"\1\2", text)
+    text = _TIME_OF_DAY.sub(lambda m: m[1].lower() + "m", text)
     text = "".join(_SPACE_KEPT.sub("\0", text).split()).replace("\0", " ")
     return text.lower() if _is_prose(text) else text
 

@@ -117,7 +117,7 @@ def _arithmetic(tree: Tree) -> list[Tree]:
 def _scan_sum(found: list[Term], work: Work) -> None:
     if len(found) < 2:
         return
-    if len(set(map(monomial, found))) < len(found):
+    if len(set(map(monomial, found))) < len(found) or any(not t.coefficient for t in found):
         work.kinds.add("like terms")
     if sum(_is_worked_out(term) for term in found) > 1:
         work.kinds.add("like terms")

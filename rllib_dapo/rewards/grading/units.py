@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from rllib_dapo.rewards.grading.si_units import physical_unit
+
 CURRENCIES = {"\\$": "dollar", "$": "dollar", "€": "euro", "£": "pound sterling", "¥": "yen"}
 """The currency signs that may stand before a number, and the unit that each stands for."""
 
@@ -176,6 +178,7 @@ def canonical_unit(text: str) -> str | None:
     """
     if not text:
         return ""
+    whole = _SPACE.sub(" ", text)
     text = _SPACE.sub(" ", _WRAPPER.sub(r" \1 ", text)).strip()
     text = _ABBREVIATED.sub("", text)
     text = (
@@ -196,7 +199,7 @@ def canonical_unit(text: str) -> str | None:
     if name is None:
         name = _NAMES.get(text.lower())
     if name is None:
-        return None
+        return physical_unit(whole)
     if power and name in ("%", "degree"):
         return None
     return name + power if name or not power else name
