@@ -10,7 +10,7 @@ exactly where the model was trained with one.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, get_args
@@ -235,7 +235,9 @@ class PromptRenderer:
         return self._head + problem + self._tail
 
     def _render_chat(self, messages: list[dict[str, str]]) -> tuple[list[int], str]:
-        apply = partial(self._tokenizer.apply_chat_template, **self.template_options)
+        apply: Callable[..., Any] = partial(
+            self._tokenizer.apply_chat_template, **self.template_options
+        )
         ids = apply(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
         return list(ids), apply(messages, add_generation_prompt=True, tokenize=False)
 

@@ -73,15 +73,15 @@ class Stops:
                     f"to {size - 1}",
                 )
         ids = {*facts.stop_token_ids, *settings.stop_token_ids}
-        strings = []
+        strings: list[str] = []
         given = [settings.stop] if isinstance(settings.stop, str) else settings.stop
         for string in given:
-            token_id = _special_id(tokenizer, string)
-            if token_id is None:
+            special = _special_id(tokenizer, string)
+            if special is None:
                 _check_string(tokenizer, string, skip_special=settings.skip_special_tokens)
                 strings.append(string)
             else:
-                ids.add(token_id)
+                ids.add(special)
         if renderer.uses_chat:
             ids |= _end_of_turn(tokenizer, renderer, ids, strings)
         return cls(
