@@ -117,8 +117,11 @@ def _arithmetic(tree: Tree) -> list[Tree]:
 def _scan_sum(found: list[Term], work: Work) -> None:
     if len(found) < 2:
         return
-    if len(set(map(monomial, found))) < len(found) or any(not t.coefficient for t in found):
+    if len(set(map(monomial, found))) < len(found):
         work.kinds.add("like terms")
+    is_complex = any(f.base == ("const", "i") for term in found for f in term.factors)
+    if not is_complex and any(not term.coefficient for term in found):
+        work.kinds.add("like terms")  # 6x + 0, whereas 0 + 2i is a form of complex numbers
     if sum(_is_worked_out(term) for term in found) > 1:
         work.kinds.add("like terms")
     if sum(any(f.under and degree(f.base) for f in term.factors) for term in found) > 1:
