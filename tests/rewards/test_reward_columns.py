@@ -56,7 +56,11 @@ def config(path: Path | None, *names: str, **entry: Any) -> DAPOConfig:
     env_config = {} if path is None else {"dataset": str(path)}
     env = "rllib_dapo/Arithmetic-v0" if path is None else "rllib_dapo/Math-v0"
     functions = entries(*names, **entry)
-    made = DAPOConfig().environment(env, env_config=env_config).training(group_size=2)
+    made = (
+        DAPOConfig()
+        .environment(env, env_config=env_config)
+        .training(group_size=2, minibatch_size=64)
+    )
     return made.training(reward_functions=functions)  # type: ignore[no-any-return]
 
 

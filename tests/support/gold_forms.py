@@ -231,7 +231,7 @@ ONE_VALUE = [
     {"1,000,000", "10^6"},
     {r"33\frac{1}{3}\%", r"0.\overline{3}"},
     {r"\tan^{-1}(2)", r"\arctan 2"},
-    {"C", "(C)"},
+    {"C", "(C)", r"\text{Option C}"},
     {r"120^{\circ}", "5!"},
     {r"\text{A, B, D}", "A,B,D"},
 ]

@@ -91,7 +91,7 @@ def _parse_gold(text: str) -> Gold:
     plain = clean(flat)
     normal = normalize_robust(flat)
     strict = normalize_strict(stripped)
-    if not plain or not normal or not strict or plain.lower() in ("nan", "inf", "-inf", "null"):
+    if not plain or not normal or plain.lower() in ("nan", "inf", "-inf", "null"):
         raise DataError(f"found {stripped!r}, which holds no answer")
     braces = flat.replace("\\{", "").replace("\\}", "")
     if braces.count("{") != braces.count("}"):

@@ -164,7 +164,8 @@ def grade_strict(answer_text: str, gold: Gold) -> Verdict:
     extracted = extract_strict(answer_text)
     if extracted is None:
         return Verdict(False, None, "no_answer")
-    if normalize_strict(extracted) == gold.strict:
+    # The recipe's rule leaves nothing of `$$8$$`, which must not equal `$$9$$`.
+    if gold.strict and normalize_strict(extracted) == gold.strict:
         return Verdict(True, extracted, "string")
     return Verdict(False, extracted, "different")
 

@@ -44,7 +44,8 @@ def _pieces(tree: Tree) -> int:
 def is_solved(tree: Tree) -> bool:
     """Return whether a relation is solved for a variable.
 
-    A line in its general form, 2x - y + 1 = 0, counts as solved, too.
+    -x < -3 is solved, because changing both signs is no work, and so is a line in its general
+    form, 2x - y + 1 = 0.
     """
     left, right = tree[2], tree[3]
     if _isolates(left, right) or _isolates(right, left):
@@ -57,6 +58,8 @@ def is_solved(tree: Tree) -> bool:
 
 
 def _isolates(side: Tree, other: Tree) -> bool:
+    if side[0] == "neg":
+        side = side[1]
     return side[0] == "var" and side[1] not in variables(other)
 
 
