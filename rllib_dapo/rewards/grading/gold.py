@@ -17,7 +17,6 @@ from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robus
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variables
 
-
 # Three words in a row. A long list of roots has none.
 _PROSE = re.compile(r"(?<!\S)[^\W\d_]+\s+[^\W\d_]+\s+[^\W\d_]+(?!\S)")
 
