@@ -109,14 +109,14 @@ class MathEnv(gym.Env[str, str]):
             "problem_template": problem_template,
             "on_bad_row": on_bad_row,
         }
-        for name, value, allowed in (
+        for key, value, allowed in (
             ("shuffle", shuffle, (True, False)),
             ("on_changed_data", on_changed_data, ("error", "warn")),
         ):
             if value not in allowed:
                 raise SettingError(
-                    f"env_config.{name}={value!r}: use {' or '.join(map(str, allowed)).lower()}",
-                    f"env_config.{name}",
+                    f"env_config.{key}={value!r}: use {' or '.join(map(str, allowed)).lower()}",
+                    f"env_config.{key}",
                 )
         self.shuffle = shuffle
         self.on_changed_data = on_changed_data

@@ -194,13 +194,18 @@ def test_any_environment_may_offer_columns() -> None:
         config(None, "letters", columns=["levels"]).environment(OwnEnv).validate()
 
 
-def test_evaluation_data_need_no_columns(tmp_path: Path) -> None:
+def test_evaluation_data_need_the_columns_of_its_functions(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "p.jsonl", ROWS)
     bare = [{"problem": "1+1=?", "answer": "2"}, {"problem": "1+2=?", "answer": "3"}]
     held_out = str(write_rows(tmp_path / "held_out.jsonl", bare))
+    evaluation: dict[str, Any] = {"env_config": {"dataset": held_out}}
     made = config(path, "of_a_level").evaluation(
-        evaluation_interval=1, evaluation_config={"env_config": {"dataset": held_out}}
+        evaluation_interval=1, evaluation_config=evaluation
     )
+    with pytest.raises((DataError, SettingError), match="no column 'level'"):
+        made.validate()
+    without = evaluation | {"reward_functions": []}
+    made = config(path, "of_a_level").evaluation(evaluation_interval=1, evaluation_config=without)
     made.validate()
     assert [c.correct for g in sample(made, evaluation=True) for c in g.completions] == [
         True, False, False, True,

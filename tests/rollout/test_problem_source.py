@@ -240,3 +240,34 @@ def test_lengths_are_those_of_rendering(
     assert renderer.lengths(observations).tolist() == expected
     assert renderer.lengths([]).tolist() == []
     assert renderer.lengths(observations).dtype == np.int64
+
+
+def test_a_restore_with_other_contents_is_refused_or_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "p.jsonl", ["1+1", "2+2", "3+3"])
+    saved = ProblemSource(config({"dataset": path})).get_state()
+    ProblemSource(config({"dataset": path})).set_state(saved)
+    copy = write(tmp_path / "moved.jsonl", ["1+1", "2+2", "3+3"])
+    ProblemSource(config({"dataset": copy})).set_state(saved)
+    for texts in (["1+1", "2+2", "3+4"], ["2+2", "1+1", "3+3"]):
+        other = write(tmp_path / "other.jsonl", texts)
+        with pytest.raises(SettingError, match=r"env_config\.dataset: .*on_changed_data: warn"):
+            ProblemSource(config({"dataset": other})).set_state(saved)
+        allowed = {"dataset": other, "on_changed_data": "warn"}
+        ProblemSource(config(allowed)).set_state(saved)
+        assert "goes on with the new ones" in caplog.text
+    old = {key: value for key, value in saved.items() if key != "data"}
+    ProblemSource(config({"dataset": path})).set_state(old)  # of an earlier version
+
+
+def test_file_order_in_a_run_and_in_a_mixture(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{name}.jsonl", [f"{name}{i}" for i in range(3)]) for name in "ab"]
+    plain = ProblemSource(config({"dataset": paths[0], "shuffle": False}))
+    assert [ref.index for ref in plain.take(7)] == [0, 1, 2, 0, 1, 2, 0]
+    mixed = ProblemSource(config({"dataset": paths, "shuffle": False}))
+    indices = [ref.index for ref in mixed.take(12)]
+    assert [i for i in indices if i < 3] == [0, 1, 2, 0, 1, 2]
+    assert [i - 3 for i in indices if i >= 3] == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(SettingError, match=r"env_config\.shuffle='no'"):
+        MathEnv(dataset=paths[0], shuffle="no")  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,13 +12,16 @@ from typing import Any
 from rllib_dapo.errors import DataError
 from rllib_dapo.rewards.grading.choices import choice_of
 from rllib_dapo.rewards.grading.equality import explicit
-from rllib_dapo.rewards.grading.extract import MAX_ANSWER, clean, same_characters
+from rllib_dapo.rewards.grading.extract import MAX_ANSWER, STRICT_WINDOW, clean, same_characters
 from rllib_dapo.rewards.grading.literals import Number, TooLargeError, parse_counted
 from rllib_dapo.rewards.grading.normalize import fraction_signs, normalize_robust
 from rllib_dapo.rewards.grading.parser import parse_math
 from rllib_dapo.rewards.grading.recipe import normalize_strict
 from rllib_dapo.rewards.grading.stated import after_value_name, without_repeated_name
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, kind, variables
+
+# Three words in a row. A long list of roots has none.
+_PROSE = re.compile(r"(?<!\S)[^\W\d_]+\s+[^\W\d_]+\s+[^\W\d_]+(?!\S)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,9 @@ def _parse_gold(text: str) -> Gold:
     stripped = text.strip()
     if not stripped:
         raise DataError("found an empty ground truth")
-    if len(stripped) > MAX_ANSWER // 2 or ("\n" in stripped and "\\begin{" not in stripped):
+    is_long = len(stripped) > STRICT_WINDOW and _PROSE.search(stripped) is not None
+    several_lines = "\n" in stripped and "\\begin{" not in stripped
+    if is_long or several_lines or len(stripped) > MAX_ANSWER:
         lines = stripped.count("\n") + 1
         raise DataError(
             f"found a text of {len(stripped)} characters in {lines} lines ({stripped[:40]!r}…),"
