@@ -74,7 +74,7 @@ def hostile(start: int, count: int) -> Pairs:
     """Make closed forms, of which every tenth is a factorial that takes hours."""
     pairs = closed_forms(start, count)
     for i in range(0, count, 10):
-        pairs[i] = (f"Answer: {start + i}+((9!)!)!", "5!")
+        pairs[i] = (f"Answer: {start + i}+((9!)!)!", "7+5!")
     return pairs
 
 
@@ -127,11 +127,11 @@ def report_hostile(count: int, limits: PoolSettings) -> None:
 
 def report_group(size: int, limits: PoolSettings) -> None:
     """Grade a group that hangs in one thread, and harmless groups in another."""
-    texts = [f"Answer: {90_000_000 + i}+((9!)!)!" for i in range(size - 1)] + ["Answer: 120"]
+    texts = [f"Answer: {90_000_000 + i}+((9!)!)!" for i in range(size - 1)] + ["Answer: 7+5!"]
     times: list[float] = []
     with ThreadPoolExecutor(1) as thread:
         start = time.perf_counter()
-        hanging = thread.submit(grade_all, texts, ["5!"] * size, limits=limits)
+        hanging = thread.submit(grade_all, texts, ["7+5!"] * size, limits=limits)
         while not hanging.done():
             pairs = closed_forms(60_000_000 + size * len(times), size)
             began = time.perf_counter()

@@ -111,7 +111,7 @@ class VirtualCalls:
         another = partial(make_env, config.env, config.env_config)
         stops = Stops.from_settings(config, renderer)
         episodes = TextEpisodes(
-            lambda ref: self.env, lambda ref: another(), renderer, tokenizer, stops, None
+            lambda ref: self.env, lambda ref: another(), [renderer] * 2, tokenizer, stops, []
         )
         special = set(tokenizer.all_special_ids)
         words = [i for i in range(len(tokenizer)) if i not in special]

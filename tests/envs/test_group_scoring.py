@@ -54,7 +54,7 @@ def completion(prompt: str, i: int) -> str:
     if problem and i % 2:
         return " " * 600 * problem + rf"Answer: \sqrt{{{2 + i}}}"
     if problem or i == 11:
-        return r"Answer: \frac{120\sqrt{2}}{\sqrt{2}}" if not problem else r"Answer: \frac{5!}{1}"
+        return "Answer: 3!+5!+1" if not problem else r"Answer: 7+\frac{5!}{1}"
     return f"Answer: {next(FRESH)}+((9!)!)!"
 
 
@@ -88,7 +88,7 @@ class Forgetful(MathEnv):
 @pytest.fixture
 def make_runner(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     """A function that makes a runner with engine and scorer in threads of their own."""
-    rows = [{"problem": str(k), "answer": r"\frac{5!\sqrt{2}}{\sqrt{2}}"} for k in range(6)]
+    rows = [{"problem": str(k), "answer": "7+5!"} for k in range(6)]
     data = tmp_path / "closed_forms.jsonl"
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     made: list[Any] = []

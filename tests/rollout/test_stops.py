@@ -176,7 +176,7 @@ def test_an_environment_that_goes_on_later_ends_the_run(monkeypatch):
 
     env, made = Turns(terminated=True), config()
     renderer = PromptRenderer.from_settings(made)
-    episodes = TextEpisodes(lambda ref: env, lambda ref: env, renderer, Says(), stops(), None)
+    episodes = TextEpisodes(lambda ref: env, lambda ref: env, [renderer] * 2, Says(), stops(), [])
     sampled = [SampledCompletion(np.array([5]), np.zeros(1, np.float32), "stop")]
     with pytest.raises(MultiTurnError, match="Turns"):
         episodes.group(ProblemRef(0, 0, 0), episodes.pose(ProblemRef(0, 0, 0)), sampled, 0)
