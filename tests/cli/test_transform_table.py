@@ -130,7 +130,7 @@ REFUSED = [
     ("7 or 8", refusal.SEVERAL_ANSWERS),
     (r"60^\circ, 120^\circ", refusal.SEVERAL_ANSWERS),
     ("(1,2),(3,4)", refusal.SEVERAL_ANSWERS),
-    ("x=1 or x=2", refusal.RELATION),
+    ("x=1 or x=2", refusal.SEVERAL_ANSWERS),
     ("x>3", refusal.RELATION),
     ("2x+3y=6", refusal.RELATION),
     ("y=2x+3", refusal.RELATION),

@@ -73,7 +73,9 @@ _FUNCTION = re.compile(r"\\(sin|cos|tan|cot|sec|csc|arc[a-z]+|log|exp|sum|int|pr
 _WORD = re.compile(r"\\(?:text|mathrm|textbf|mbox)|(?<![\\A-Za-z])[A-Za-z]{2,}")
 _MIXED = re.compile(r"-?[0-9]+ [0-9]+/[0-9]+\Z")
 # 4.5e33 is 4.5 times a power of 10, like its LaTeX form, and no integer of 34 digits.
-_EXPONENT = re.compile(r"(?<![0-9A-Za-z])(-?[0-9]+(?:\.[0-9]+)?)[eE]\+?(-?[0-9]+)(?![0-9A-Za-z])")
+_EXPONENT = re.compile(r"(?<![0-9A-Za-z])(-?[0-9]+(?:\.[0-9]+)?)[eE]\+?(-?[0-9]+)(?![0-9A-Za-z_])")
+# Numbers that are no literals of digits alone; each has a rule of its own.
+_COMPOSED = re.compile(r"\\(?:times|cdot|overline|bar|dot)(?![A-Za-z])|[×·*]")
 _CHOICE = re.compile(r"\(?[A-J]\)?\Z")
 _COMPLEX = re.compile(
     r"(?i:complex|imaginary)|i\s*\^\s*\{?2|(?<![A-Za-z\\])i(?![A-Za-z]).{0,20}\\sqrt\{-1\}"
@@ -138,6 +140,8 @@ def _mixed(number: Number, text: str, problem: str) -> Transformed:
 
 
 def _number(text: str) -> Number | None:
+    if _COMPOSED.search(text):
+        return None
     try:
         return parse_number(text)
     except TooLargeError as error:
