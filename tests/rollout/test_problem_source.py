@@ -50,8 +50,9 @@ def config(
 ) -> Any:
     """As much of a configuration as problems need."""
     settings = SimpleNamespace(
-        env=MATH, env_config=env_config, seed=1, max_prompt_length=20, evaluation_interval=None
-    )
+        env=MATH, env_config=env_config, seed=1, max_prompt_length=20, evaluation_interval=None,
+        reward_functions=(),
+    )  # fmt: skip
     vars(settings).update(more)
     other = SimpleNamespace(**{**vars(settings), "env_config": evaluation or env_config})
     settings.get_evaluation_config_object = lambda: other
