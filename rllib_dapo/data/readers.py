@@ -1,4 +1,6 @@
-"""Read the rows of a .jsonl, .json, .csv or .parquet file, one at a time, with their numbers.
+"""Read the rows of a .jsonl, .json, .csv, .tsv, .parquet or .arrow file, with their numbers.
+
+Texts may be compressed (`.jsonl.gz`). Rows are read one at a time.
 
 Row numbers are 1-based. They count the lines of a JSONL file, the elements of a JSON list,
 the data rows (without the header line) of a CSV file, or the rows of a parquet file.
@@ -6,10 +8,14 @@ the data rows (without the header line) of a CSV file, or the rows of a parquet 
 
 from __future__ import annotations
 
+import bz2
 import csv
 import difflib
+import gzip
 import json
+import lzma
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,8 +78,9 @@ class DatasetPart:
             for number, row in self.read(choose):
                 assert schema is not None  # noqa: S101 - readers choose before the first row
                 yield schema, number, row
-        except OSError as error:
-            raise DataError(f"{self.where}: cannot be read ({error.strerror or error})") from error
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise DataError(f"{self.where}: cannot be read ({reason})") from error
 
 
 _ABOUT_DATA = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json")
@@ -92,7 +99,15 @@ def read_rows(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
         DataError: the file is malformed; the message names file and row.
     """
     _refuse_pointer(path)
-    return _READERS[path.suffix.lower()](path, choose_columns)
+    return _READERS[format_of(path)](path, choose_columns)
+
+
+def format_of(path: Path) -> str:
+    """The suffix that says how a file is read, such as `.jsonl` of `train.jsonl.gz`; or ""."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if len(suffixes) > 1 and suffixes[-1] in _OPENERS and suffixes[0] in _TEXTS:
+        return suffixes[0]
+    return suffixes[-1] if suffixes and suffixes[-1] in _READERS else ""
 
 
 def find_files(path: Path, split: str | None = None) -> list[Path]:
@@ -109,7 +124,7 @@ def find_files(path: Path, split: str | None = None) -> list[Path]:
     if not path.exists():
         raise DataError(_missing(path))
     if path.is_file():
-        if path.suffix.lower() not in _READERS:
+        if not format_of(path):
             raise DataError(f"{path}: cannot read {path.suffix!r}; use {', '.join(_READERS)}")
         if split is not None:
             raise DataError(
@@ -120,7 +135,7 @@ def find_files(path: Path, split: str | None = None) -> list[Path]:
     files = sorted(
         f
         for f in path.rglob("*")
-        if f.suffix.lower() in _READERS
+        if format_of(f)
         and f.name not in _ABOUT_DATA
         and f.is_file()
         and not any(part.startswith(".") for part in f.relative_to(path).parts)
@@ -187,6 +202,11 @@ def _refuse_pointer(path: Path) -> None:
         )
 
 
+def _open(path: Path) -> IO[bytes]:
+    opened: IO[bytes] = _OPENERS.get(path.suffix.lower(), open)(path, "rb")
+    return opened
+
+
 def _decode(line: bytes, path: Path, row: int) -> str:
     try:
         return line.decode("utf-8-sig" if row <= 1 else "utf-8")
@@ -222,7 +242,7 @@ def _as_row(value: Any, path: Path, row: int) -> dict[str, Any]:
 
 def _read_jsonl(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
     first = True
-    with path.open("rb") as file:
+    with _open(path) as file:
         for number, line in enumerate(file, start=1):
             text = _decode(line, path, number)
             if not text.strip():
@@ -235,7 +255,8 @@ def _read_jsonl(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
 
 
 def _read_json(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
-    text = _decode(path.read_bytes(), path, 1)
+    with _open(path) as file:
+        text = _decode(file.read(), path, 1)
     if _is_lines(text):
         yield from _read_jsonl(path, choose_columns)
         return
@@ -277,9 +298,9 @@ def _decoded_lines(file: IO[bytes], path: Path) -> Iterator[str]:
 
 
 def _read_csv(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
-    with path.open("rb") as file:
+    with _open(path) as file:
         csv.field_size_limit(2**31 - 1)  # Solutions of models have more than 131,072 characters.
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+        delimiter = "\t" if format_of(path) == ".tsv" else ","
         rows = csv.reader(_decoded_lines(file, path), delimiter=delimiter, strict=True)
         number = 0
         try:
@@ -317,12 +338,41 @@ def _read_parquet(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
         raise DataError(f"{path}: not a readable parquet file ({error})") from error
 
 
+def _read_arrow(path: Path, choose_columns: ChooseColumns) -> Iterator[Row]:
+    """Read a stream of Arrow batches, as `datasets` keeps them, or an Arrow file (Feather)."""
+    import pyarrow
+
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            try:
+                batches = iter(pyarrow.ipc.open_stream(source))
+            except pyarrow.ArrowInvalid:
+                file = pyarrow.ipc.open_file(source)
+                batches = (file.get_batch(i) for i in range(file.num_record_batches))
+            number = 0
+            for batch in batches:
+                if number == 0:
+                    columns = list(choose_columns(batch.schema.names))
+                for row in batch.select(columns).to_pylist():
+                    number += 1
+                    yield number, row
+    except pyarrow.ArrowException as error:
+        raise DataError(f"{path}: not a readable Arrow file ({error})") from error
+
+
+_OPENERS: dict[str, Callable[[Path, str], Any]] = {
+    ".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open,
+}  # fmt: skip
+_TEXTS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")
 _READERS: dict[str, Callable[[Path, ChooseColumns], Iterator[Row]]] = {
     ".jsonl": _read_jsonl,
     ".json": _read_json,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
     ".tsv": _read_csv,
+    ".ndjson": _read_jsonl,
+    ".arrow": _read_arrow,
+    ".feather": _read_arrow,
 }
 
 SUFFIXES = tuple(_READERS)

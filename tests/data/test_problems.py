@@ -220,7 +220,7 @@ def test_empty_data_sets(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the data set is empty"):
         load_problems(tmp_path / "p.json")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"no \.jsonl, \.json, \.csv, \.parquet, \.tsv file"):
+    with pytest.raises(DataError, match=r"no \.jsonl, .* file"):
         load_problems(tmp_path / "empty")
 
 
