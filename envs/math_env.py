@@ -19,11 +19,8 @@ from rllib_dapo.data.problem_set import Problem, ProblemSet
 from rllib_dapo.data.source_options import SourceOptions, read_sources, source_names
 from rllib_dapo.envs.spaces import UnicodeText
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.rewards.grading.grade import Verdict, find_grader, grade_all, parse_gold
+from rllib_dapo.rewards.grading.grade import AUTO, Verdict, grade_all, grader_name, parse_gold
 from rllib_dapo.rewards.grading.pool import read_limits
-
-AUTO = "auto"
-"""The value of `grader` that leaves the choice to the environment; it is `robust` at present."""
 
 
 class MathEnv(gym.Env[str, str]):
@@ -120,8 +117,7 @@ class MathEnv(gym.Env[str, str]):
                 )
         self.shuffle = shuffle
         self.on_changed_data = on_changed_data
-        self.grader = "robust" if grader == AUTO else grader
-        find_grader(self.grader, "env_config.grader")
+        self.grader = grader_name(grader, "env_config.grader")
         self._limits = read_limits(grading, "env_config.grading")
         try:
             self._columns = read_kept(columns)

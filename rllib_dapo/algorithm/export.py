@@ -16,7 +16,7 @@ from transformers.utils.hub import cached_file
 
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.facts import load_config, load_tokenizer, model_path
-from rllib_dapo.model.lora import add_lora, save_adapter
+from rllib_dapo.model.lora import add_lora, lora_options, save_adapter
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import CAUSAL_LM_PREFIX
 
@@ -96,12 +96,7 @@ def export_adapter(algorithm: Any, folder: Path | str) -> Path:
             "lora_rank",
         )
     model = _plain_model(config)
-    layout = add_lora(
-        model,
-        rank=config.lora_rank,
-        alpha=config.lora_alpha,
-        target_modules=config.lora_target_modules,
-    )
+    layout = add_lora(model, **lora_options(config))
     save_adapter(model, folder, layout, _state(algorithm, inference_only=False))
     _tokenizer(config).save_pretrained(folder)
     return Path(folder)

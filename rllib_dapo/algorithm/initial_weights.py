@@ -22,7 +22,7 @@ from ray.rllib.core import (
 from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.causal_lm import load_causal_lm
 from rllib_dapo.model.facts import model_path
-from rllib_dapo.model.lora import add_lora
+from rllib_dapo.model.lora import add_lora, lora_options
 from rllib_dapo.model.lora_state import check_adapter_state
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import CAUSAL_LM_PREFIX
@@ -109,12 +109,7 @@ def _check_shapes(config: RunSettings, shapes: Mapping[str, Any]) -> None:
         weights=False,
     )
     if config.lora_rank is not None:
-        layout = add_lora(
-            model,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            target_modules=config.lora_target_modules,
-        )
+        layout = add_lora(model, **lora_options(config))
         check_adapter_state(shapes, layout)
         return
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

@@ -13,14 +13,14 @@ from rllib_dapo.algorithm.export import check_export
 from rllib_dapo.algorithm.initial_weights import check_initial_weights
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stops import Stops
-from rllib_dapo.envs.make import make_env
 from rllib_dapo.envs.math_env import MathEnv
 from rllib_dapo.errors import SettingError, refuse
 from rllib_dapo.model.facts import load_config, model_facts
-from rllib_dapo.model.lora import check_lora
+from rllib_dapo.model.lora import check_lora, lora_options
 from rllib_dapo.model.packable import check_packable
-from rllib_dapo.rewards.columns import asked_columns, check_offered
+from rllib_dapo.rewards.columns import check_offered
 from rllib_dapo.rewards.composition import check_rewards, columns_of_rewards
+from rllib_dapo.rollout.text_episodes import make_env_of
 from rllib_dapo.settings.evaluation import (
     check_form,
     check_written,
@@ -86,12 +86,7 @@ def _check_model(config: RunSettings) -> None:
     if config.packing and not config.in_evaluation:  # the learner packs
         check_packable(model_config, longest=total)
     if config.lora_rank is not None:
-        check_lora(
-            model_config,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            target_modules=config.lora_target_modules,
-        )
+        check_lora(model_config, **lora_options(config))
     check_initial_weights(config)
     check_export(config)
     renderer = PromptRenderer.from_settings(config)  # refuses impossible prompts
@@ -104,9 +99,8 @@ def _check_environment(config: RunSettings) -> None:
     This reads the data.
     """
     columns = columns_of_rewards(config)
-    asked = asked_columns(columns)
-    env = make_env(config.env, config.env_config, columns=asked)
-    if any(asked.values()):
+    env = make_env_of(config)
+    if any(column.required for column in columns):
         _, info = env.reset(seed=0, options={"index": 0, "position": 0})
         check_offered(columns, info.get("columns", {}), str(config.env))
     _check_form_of_answers(config, env)

@@ -11,7 +11,8 @@ the activations are gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rllib_dapo.losses.logprobs import tokens_at_once
@@ -247,19 +248,16 @@ def seconds(settings: RunSettings, work: Step, given: Assumptions) -> dict[str, 
     if given.network_gib_per_s:
         phases["weight sync"] = work.sync / (given.network_gib_per_s * GIB)
     if len(phases) == 3:
-        together = max if settings.async_level else _sum
-        phases["step"] = together(phases["sampling"], phases["learning"]) + phases["weight sync"]
+        sampling, learning = phases["sampling"], phases["learning"]
+        both = max(sampling, learning) if settings.async_level else sampling + learning
+        phases["step"] = both + phases["weight sync"]
     return phases
-
-
-def _sum(first: float, second: float) -> float:
-    return first + second
 
 
 def learner_remedies(
     layout: LearnerLayout,
     size: ModelSize,
-    layers: Mapping[bool, LayerActivations],
+    layer: Callable[[LearnerLayout], LayerActivations],
     longest: int,
     gpu_memory: float,
 ) -> list[str]:
@@ -268,31 +266,28 @@ def learner_remedies(
     Args:
         layout: what does not fit.
         size: the model's.
-        layers: what a layer keeps without and with bfloat16.
+        layer: counts what a layer keeps in a layout.
         longest: the most tokens of one prompt and its completion.
         gpu_memory: bytes of the GPU.
     """
 
     def fits(changed: LearnerLayout) -> bool:
-        return learner_memory(changed, size, layers[changed.half])["peak"] <= gpu_memory
+        return learner_memory(changed, size, layer(changed))["peak"] <= gpu_memory
+
+    def too_many(tokens: int) -> bool:
+        return not fits(replace(layout, microbatch_tokens=tokens))
 
     remedies = []
     if not layout.checkpointing and fits(replace(layout, checkpointing=True)):
         remedies.append("`gradient_checkpointing: true`")
     if not layout.half and fits(replace(layout, half=True)):
         remedies.append("`compute_dtype: bfloat16`")
-    if longest < layout.microbatch_tokens and fits(replace(layout, microbatch_tokens=longest)):
-        low, high = longest, layout.microbatch_tokens
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (
-                (middle, high) if fits(replace(layout, microbatch_tokens=middle)) else (low, middle)
-            )
-        remedies.append(f"`max_tokens_per_microbatch: {low}`")
-    shards = next(
-        (n for n in (2**i for i in range(1, 13)) if n > layout.shards
-         and fits(replace(layout, shards=n))), None,
-    )  # fmt: skip
-    if shards:
+    if longest < layout.microbatch_tokens and not too_many(longest):
+        smaller = range(longest, layout.microbatch_tokens)
+        most = smaller[bisect_left(smaller, True, key=too_many) - 1]
+        remedies.append(f"`max_tokens_per_microbatch: {most}`")
+    numbers = (2**i for i in range(1, 13))
+    more = (n for n in numbers if n > layout.shards and fits(replace(layout, shards=n)))
+    if shards := next(more, None):
         remedies.append(f"`shard_model: true` with `num_learners: {shards}`")
     return remedies

@@ -207,12 +207,11 @@ class IterationLines(Callback):
                 f"before training: {before:.1%} of the held-out completions are correct "
                 f"(pass@{k:.0f} {pass_at_k:.1%})"
             )
-        # Every result carries the last evaluation; its failures are said once.
-        fresh = lookup(result, f"{EVALUATION}/iteration") == lookup(result, "training_iteration")
-        for name in (INITIAL_EVALUATION, *([EVALUATION] if fresh else ())):
-            if failed := lookup(result, f"{name}/problems_failed"):
+        new = _new_in(result)
+        for name in (INITIAL_EVALUATION, EVALUATION):
+            if failed := lookup(new, f"{name}/problems_failed"):
                 console.print(
-                    f"{failed:.0f} of {lookup(result, f'{name}/num_problems'):.0f} held-out "
+                    f"{failed:.0f} of {lookup(new, f'{name}/num_problems'):.0f} held-out "
                     "problems failed and count as wrong; the trial's log says why"
                 )
         prefix = f"{trial.trial_id[-5:]:<6}" if len(trials) > 1 else ""
@@ -221,7 +220,6 @@ class IterationLines(Callback):
         if self.lines % HEADER_EVERY == 0:
             header = " ".join(f"{c.header:>{c.width}}" for c in columns)
             console.print(" " * len(prefix) + header, style="bold", soft_wrap=True)
-        new = _new_in(result)
         values = " ".join(f"{c.show(new):>{c.width}}" for c in columns)
         console.print(escape(prefix + values), soft_wrap=True)
         self.lines += 1

@@ -7,8 +7,9 @@ read. So a run for a cluster can be planned on a laptop.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,9 +25,10 @@ from rllib_dapo.cli.experiment_file import Experiment
 from rllib_dapo.cli.flags import PlanOptions
 from rllib_dapo.errors import ExperimentFileError, SettingError
 from rllib_dapo.model.facts import load_config, model_path
-from rllib_dapo.model.lora import check_lora
+from rllib_dapo.model.lora import check_lora, lora_options
 from rllib_dapo.model.size import LayerActivations, ModelSize, layer_activations, model_size
 from rllib_dapo.settings.checks import check_settings
+from rllib_dapo.settings.choices import ComputeDtype
 
 
 @dataclass(frozen=True)
@@ -92,30 +94,15 @@ def _plan(experiment: Experiment, settings: Any, options: PlanOptions) -> Plan:
     size, given = model_size(model_config), _assumptions(settings, options)
     trained = None
     if settings.lora_rank is not None:
-        trained = check_lora(
-            model_config,
-            rank=settings.lora_rank,
-            alpha=settings.lora_alpha,
-            target_modules=settings.lora_target_modules,
-        )
+        trained = check_lora(model_config, **lora_options(settings))
     layout = budget.learner_layout(settings, size, trained)
     notes: list[str] = []
     problems: list[str] = []
     memory: dict[str, float] = {}
-    # A sharded model gathers its weights in the format in which it computes.
-    kinds = {
-        half: (torch.bfloat16, "float32")
-        if half and layout.sharded
-        else (torch.float32, "bfloat16" if half else "float32")
-        for half in (False, True)
-    }
+    layer = _layer_counter(model_config)
     try:
-        layers = {
-            half: layer_activations(model_config, weights=weights, compute_dtype=compute)  # type: ignore[arg-type]
-            for half, (weights, compute) in kinds.items()
-        }
-        memory = budget.learner_memory(layout, size, layers[layout.half])
-        problems += _learner_problem(settings, layout, size, layers, memory, given)
+        memory = budget.learner_memory(layout, size, layer(layout))
+        problems += _learner_problem(settings, layout, size, layer, memory, given)
     except SettingError as error:
         notes.append(str(error))
     engine = budget.engine_memory(settings, size, given.gpu_memory_gib)
@@ -140,6 +127,19 @@ def _plan(experiment: Experiment, settings: Any, options: PlanOptions) -> Plan:
         problems=problems,
         notes=notes,
     )
+
+
+def _layer_counter(model_config: Any) -> Callable[[budget.LearnerLayout], LayerActivations]:
+    """A function that counts what a layer keeps in a layout, each number format once."""
+
+    @cache
+    def count(*, half: bool, sharded: bool) -> LayerActivations:
+        if half and sharded:  # The weights are gathered in the format in which it computes.
+            return layer_activations(model_config, weights=torch.bfloat16, compute_dtype="float32")
+        compute_dtype: ComputeDtype = "bfloat16" if half else "float32"
+        return layer_activations(model_config, weights=torch.float32, compute_dtype=compute_dtype)
+
+    return lambda layout: count(half=layout.half, sharded=layout.sharded)
 
 
 def _assumptions(settings: Any, options: PlanOptions) -> Assumptions:
@@ -171,7 +171,7 @@ def _learner_problem(
     settings: Any,
     layout: budget.LearnerLayout,
     size: ModelSize,
-    layers: Mapping[bool, LayerActivations],
+    layer: Callable[[budget.LearnerLayout], LayerActivations],
     memory: Mapping[str, float],
     given: Assumptions,
 ) -> list[str]:
@@ -181,7 +181,7 @@ def _learner_problem(
     if memory["peak"] <= share:
         return []
     longest = settings.max_prompt_length + settings.max_completion_length
-    remedies = budget.learner_remedies(layout, size, layers, longest, share)
+    remedies = budget.learner_remedies(layout, size, layer, longest, share)
     advice = (
         f"any one of these would do: {', '.join(remedies)}"
         if remedies

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from rllib_dapo.data.problem_template import lettered
 from rllib_dapo.data.row_values import RowError, decode, is_empty, lookup, plain
 from rllib_dapo.errors import DataError
 
@@ -108,7 +107,8 @@ class Choices:
     @property
     def lines(self) -> str:
         """The choices, one a line, each with its letter."""
-        return lettered(self.texts, self.labels)
+        lines = zip(self.labels, self.texts, strict=True)
+        return "\n".join(f"{label}. {text}" for label, text in lines)
 
     def posed_in(self, problem: str) -> bool:
         """Whether a problem lists these choices itself, with their letters."""

@@ -19,7 +19,7 @@ from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.source_options import SourceOptions, read_sources
 from rllib_dapo.errors import DAPOError, SettingError
 from rllib_dapo.rewards.grading.gold import Gold, parse_gold
-from rllib_dapo.rewards.grading.grade import find_grader, grade_all
+from rllib_dapo.rewards.grading.grade import AUTO, grade_all, grader_name
 from rllib_dapo.rewards.grading.pool import read_limits
 from rllib_dapo.rewards.grading.trees import kind
 from rllib_dapo.settings.general import DAPOSettings
@@ -133,9 +133,7 @@ def check_data(location: str, config: DataConfig, reading: Mapping[str, Any]) ->
         problems = _load(location, {**config.env_config, **reading})
     settings = config.settings
     renderer = PromptRenderer.from_settings(settings)
-    grader = str(config.env_config.get("grader", "auto"))
-    grader = "robust" if grader == "auto" else grader
-    find_grader(grader, "env_config.grader")
+    grader = grader_name(str(config.env_config.get("grader", AUTO)), "env_config.grader")
     report = problems.report
     lengths, rows = _lengths(problems, renderer)
     fitting = lengths <= settings.max_prompt_length
@@ -207,15 +205,16 @@ def kind_of(gold: Gold) -> str:
         whole = "integer" if number.value.denominator == 1 else "fraction"
         plain = "decimal" if whole == "fraction" and "." in gold.plain else whole
         return plain if number.unit is None else "number with a unit"
+    if re.fullmatch(r"\(?[A-Za-z]\)?", gold.plain):
+        return "letter"
     if tree is None:
-        return "letter" if re.fullmatch(r"\(?[A-Za-z]\)?", gold.plain) else "text"
+        return "text"
     if tree[0] == "tuple":
         return "tuple" if (tree[1], tree[2]) == ("(", ")") else "interval"
     if tree[0] == "set":
         return "set" if "{" in gold.plain else "list"
     words = {"rel": "equation or inequality", "matrix": "matrix", "region": "interval"}
-    is_letter = re.fullmatch(r"\(?[A-Za-z]\)?", gold.plain) is not None
-    return "letter" if is_letter else words.get(kind(tree), "expression")
+    return words.get(kind(tree), "expression")
 
 
 def _distinct(problems: ProblemSet) -> tuple[IntArray, IntArray]:

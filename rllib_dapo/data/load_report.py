@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -97,11 +96,6 @@ class LoadReport:
     golds: Mapping[GoldKind, int] = field(default_factory=dict)
     text_gold: str = ""
     text_gold_source: str = ""
-
-    @property
-    def bad_by_column(self) -> Mapping[str, int]:
-        """The number of bad rows for each column that was at fault."""
-        return Counter(row.column for row in self.bad_rows)
 
     @property
     def text_line(self) -> str:

@@ -202,11 +202,9 @@ class ProblemSetBuilder:
             problem_key, answer_key, problem_template, self._kept.heads
         ):
             self._num_read += 1
-            if part.name not in self._columns and not isinstance(row, RowError):
+            if part.name not in self._columns:
                 self._columns[part.name] = schema.taken(row)
             try:
-                if isinstance(row, RowError):
-                    raise row
                 problem, answer = schema.read(row)
                 further = self._kept.read(row)
             except RowError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,11 +108,6 @@ def read_template(text: str, columns: Iterable[str]) -> ProblemTemplate:
             f" {', '.join(map(repr, present)) or 'none'}"
         )
     return ProblemTemplate(text, tuple(part for part in (*parts, text[end:]) if part != ""))
-
-
-def lettered(texts: Sequence[str], labels: Sequence[str]) -> str:
-    """Choices as lines with their letters."""
-    return "\n".join(f"{label}. {text}" for label, text in zip(labels, texts, strict=True))
 
 
 def _unknown(text: str, key: str, present: list[str]) -> str:

@@ -243,12 +243,11 @@ class PromptRenderer:
         return self._head + problem + self._tail
 
     def _render_chat(self, messages: list[dict[str, str]]) -> tuple[list[int], str]:
-        apply = self._apply
         if messages[-1]["role"] == "assistant":
             text = self._begun_text(messages)
             return list(self._tokenizer.encode(text, add_special_tokens=False)), text
-        ids = apply(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
-        return list(ids), apply(messages, add_generation_prompt=True, tokenize=False)
+        ids = self._apply(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        return list(ids), self._apply(messages, add_generation_prompt=True, tokenize=False)
 
     def _apply(self, messages: Any, **arguments: Any) -> Any:
         """Apply the chat template, with the options that were given for it."""
@@ -257,16 +256,15 @@ class PromptRenderer:
     def _begun_text(self, messages: list[dict[str, str]]) -> str:
         """The text of a chat whose last message is the beginning of a completion."""
         begun = messages[-1]["content"]
-        apply = self._apply
         try:
-            text: str = apply(messages, continue_final_message=True, tokenize=False)
+            text: str = self._apply(messages, continue_final_message=True, tokenize=False)
         except ValueError:  # The template drops a part of the message, such as `<think>`.
             text = ""
         if text.endswith(begun):
             return text
         if text and text.endswith(begun.rstrip()):  # The template trims messages.
             return text + begun[len(begun.rstrip()) :]
-        return str(apply(messages[:-1], add_generation_prompt=True, tokenize=False)) + begun
+        return str(self._apply(messages[:-1], add_generation_prompt=True, tokenize=False)) + begun
 
     def _plain_text(self, observation: str | Sequence[Mapping[str, str]]) -> str:
         parts = [] if self._system is None else [self._system + "\n\n"]

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from rllib_dapo.errors import SettingError
 from rllib_dapo.model.lora_state import ADAPTER, AdaptedLayer, LoRALayout, adapter_state, some_of
 from rllib_dapo.settings.checks import check_value
+from rllib_dapo.settings.learner import LearnerSettings
 
 
 def add_lora(
@@ -69,6 +70,15 @@ def add_lora(
             torch.default_generator.manual_seed(seed)
         peft.inject_adapter_in_model(config, causal_lm, adapter_name=ADAPTER)
     return LoRALayout(rank, alpha / rank, layers)
+
+
+def lora_options(settings: LearnerSettings) -> dict[str, Any]:
+    """Return the arguments of `add_lora` and `check_lora` that settings with adapters stand for."""
+    return {
+        "rank": settings.lora_rank,
+        "alpha": settings.lora_alpha,
+        "target_modules": settings.lora_target_modules,
+    }
 
 
 def check_lora(

@@ -20,12 +20,10 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stops import Stops
 from rllib_dapo.data.stream import ProblemStream
-from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
-from rllib_dapo.rewards.columns import asked_columns
-from rllib_dapo.rewards.composition import RewardComposer, columns_of_rewards
+from rllib_dapo.rewards.composition import RewardComposer
 from rllib_dapo.rollout.completion_pipeline import CompletionPipeline, FinishedGroup
 from rllib_dapo.rollout.constructor_retry import retry_restart
 from rllib_dapo.rollout.engine.base import FinishedRequest, InferenceEngine
@@ -35,7 +33,12 @@ from rllib_dapo.rollout.sampling_job import (
     completion_seed,
     training_sampling,
 )
-from rllib_dapo.rollout.text_episodes import TextEpisodes, as_episodes, failed_group
+from rllib_dapo.rollout.text_episodes import (
+    TextEpisodes,
+    as_episodes,
+    failed_group,
+    make_env_of,
+)
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Group, ProblemRef, Prompt
 
@@ -310,12 +313,7 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         return self._make_env(evaluation=ref.evaluation)
 
     def _make_env(self, *, evaluation: bool) -> Any:
-        config = self._evaluation if evaluation else self.config
-        return make_env(
-            config.env,
-            config.env_config,
-            columns=asked_columns(columns_of_rewards(config)),
-        )
+        return make_env_of(self._evaluation if evaluation else self.config)
 
     @property
     def _weights_version(self) -> int:

@@ -15,12 +15,9 @@ from rllib_dapo.data.overlap import find_overlap
 from rllib_dapo.data.problem_set import ProblemSet
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stream import ProblemStream
-from rllib_dapo.envs.make import make_env
 from rllib_dapo.errors import DataError, SettingError
-from rllib_dapo.rewards.columns import asked_columns
-from rllib_dapo.rewards.composition import columns_of_rewards
 from rllib_dapo.rollout.single_step import try_single_step
-from rllib_dapo.rollout.text_episodes import find_score_group
+from rllib_dapo.rollout.text_episodes import find_score_group, make_env_of
 from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import IntArray, ProblemRef
 
@@ -45,8 +42,7 @@ class ProblemSource:
     """
 
     def __init__(self, config: RunSettings) -> None:
-        columns = columns_of_rewards(config)
-        env = make_env(config.env, config.env_config, columns=asked_columns(columns))
+        env = make_env_of(config)
         _try_environment(env)
         training = _Posed.of(env, config, "env_config")
         size = training.size if training.fitting is None else len(training.fitting)
@@ -58,8 +54,7 @@ class ProblemSource:
         evaluation = config.get_evaluation_config_object() or config
         self._evaluation = training
         if (evaluation.env, evaluation.env_config) != (config.env, config.env_config):
-            asked = asked_columns(columns_of_rewards(evaluation))
-            env = make_env(evaluation.env, evaluation.env_config, columns=asked)
+            env = make_env_of(evaluation)
             _try_environment(env)
             self._evaluation = _Posed.of(env, evaluation, "evaluation_config")
         if config.evaluation_interval:

@@ -17,10 +17,17 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from rllib_dapo.data.prompts import PromptRenderer
 from rllib_dapo.data.stops import Stops
-from rllib_dapo.rewards.composition import PlayedCompletion, RewardComposer
+from rllib_dapo.envs.make import make_env
+from rllib_dapo.rewards.columns import asked_columns
+from rllib_dapo.rewards.composition import (
+    PlayedCompletion,
+    RewardComposer,
+    columns_of_rewards,
+)
 from rllib_dapo.rewards.reflection import count_reflections
 from rllib_dapo.rollout.engine.base import SampledCompletion
 from rllib_dapo.rollout.single_step import MultiTurnError, require_end
+from rllib_dapo.settings.run import RunSettings
 from rllib_dapo.types import Completion, Group, ProblemRef, Prompt
 
 Scored = tuple[float | None, Mapping[str, Any]]
@@ -166,6 +173,17 @@ class TextEpisodes:
             yield env
         finally:
             spare.append(env)
+
+
+def make_env_of(settings: RunSettings) -> Any:
+    """Make the environment of settings, which offers the columns that reward functions ask for.
+
+    Raises:
+        SettingError: there is no such environment, or it does not accept its `env_config`.
+        DataError: its data cannot be used.
+    """
+    asked = asked_columns(columns_of_rewards(settings))
+    return make_env(settings.env, settings.env_config, columns=asked)
 
 
 def find_score_group(env: Any) -> Callable[[Sequence[str]], Sequence[Scored]] | None:

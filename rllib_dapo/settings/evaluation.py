@@ -28,18 +28,21 @@ OTHER_NAMES: Mapping[str, str] = MappingProxyType(
 )
 """Names that mean the setting of evaluation when they are in `evaluation_config`."""
 
+_OF_THE_ENGINES = (
+    "the engines have one set of stops and one form of texts for training and evaluation: set it "
+    "outside of evaluation_config"
+)
 _NOT_HERE = {
     "group_size": "the number of completions of a problem in evaluation is `evaluation_samples`",
     "evaluation_interval": "it says when to evaluate: set it outside of evaluation_config",
     "evaluate_before_training": "it says when to evaluate: set it outside of evaluation_config",
     "seed": "evaluation poses the same problems every time and draws its completions from the "
     "seed of the run: set it outside of evaluation_config",
+    "stop": _OF_THE_ENGINES,
+    "stop_token_ids": _OF_THE_ENGINES,
+    "include_stop_str_in_output": _OF_THE_ENGINES,
+    "skip_special_tokens": _OF_THE_ENGINES,
 }
-_NOT_HERE |= dict.fromkeys(
-    ("stop", "stop_token_ids", "include_stop_str_in_output", "skip_special_tokens"),
-    "the engines have one set of stops and one form of texts for training and evaluation: set it "
-    "outside of evaluation_config",
-)
 _OF_THE_LEARNER = frozenset(
     field.name for kind in (LearnerSettings, RLlibTrainingSettings) for field in fields(kind)
 )

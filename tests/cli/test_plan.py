@@ -170,8 +170,8 @@ def test_every_remedy_fits_and_no_larger_micro_batch_does(
     gib: float, tokens: int, half: bool
 ) -> None:
     layout = budget.LearnerLayout(SIZE.parameters, 1, False, half, False, tokens)
-    layers, longest = {False: LAYER, True: LAYER}, 100
-    remedies = budget.learner_remedies(layout, SIZE, layers, longest, gib * GIB)
+    longest = 100
+    remedies = budget.learner_remedies(layout, SIZE, lambda _: LAYER, longest, gib * GIB)
     for remedy in remedies:
         if not remedy.startswith("`max_tokens"):
             continue

@@ -41,7 +41,11 @@ from rllib_dapo.rewards.grading.recipe import normalize_strict
 from rllib_dapo.rewards.grading.trees import Tree, UnreadableError, allowed
 from rllib_dapo.rewards.grading.unfinished import as_finished
 
+AUTO = "auto"
+"""The name that leaves the choice of a grader to this package; it is `robust` at present."""
+
 __all__ = [
+    "AUTO",
     "GRADERS",
     "Gold",
     "Grader",
@@ -52,6 +56,7 @@ __all__ = [
     "grade_all",
     "grade_robust",
     "grade_strict",
+    "grader_name",
     "parse_gold",
 ]
 
@@ -134,6 +139,17 @@ def grade_all(
     questions = [item.pair for item in found if isinstance(item, _Open)]
     outcomes = iter(shared_pool(limits).compare(questions) if questions else ())
     return [_answered(item, next(outcomes)) if isinstance(item, _Open) else item for item in found]
+
+
+def grader_name(name: str, setting: str = "grader") -> str:
+    """Return the name of the grader that a setting means: `auto` is `robust`.
+
+    Raises:
+        SettingError: there is no such grader.
+    """
+    meant = "robust" if name == AUTO else name
+    find_grader(meant, setting)
+    return meant
 
 
 def find_grader(

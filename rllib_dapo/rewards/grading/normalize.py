@@ -11,9 +11,6 @@ from functools import partial
 
 from rllib_dapo.rewards.grading.extract import clean
 
-_FONT = re.compile(
-    r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|overline)\{([^{}]*)\}"
-)
 # An \\overline over letters is a name; over digits it makes another number.
 _NAMED_FONT = re.compile(
     r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mbox|operatorname|overline(?=\{[A-Za-z]))"
