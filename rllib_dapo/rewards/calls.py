@@ -115,28 +115,38 @@ class RewardCalls:
     """Calls functions one after the other. Only one thread at a time may use it.
 
     Args:
-        timeout_s: how long one function may take for one group, in seconds.
+        timeout_s: how long one function may take for one group, in seconds, unless the call says
+            otherwise.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float = 60.0) -> None:
         self.timeout_s = timeout_s
         self._hung: list[tuple[str, Callable[[], bool]]] = []  # its name, and whether it still runs
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
 
-    def call(self, function: RewardFunction, group: CompletionsToScore) -> list[Value]:
-        """Get one value for each completion, after about `timeout_s` at the latest.
+    def call(
+        self, function: RewardFunction, group: CompletionsToScore, timeout_s: float | None = None
+    ) -> list[Value]:
+        """Get one value for each completion.
+
+        Args:
+            function: the function.
+            group: what it may know.
+            timeout_s: how long it may take for the whole group, in seconds; None takes the time
+                limit of this object. The values are there after about this time at the latest.
 
         Raises:
             RewardError: too many earlier calls still hang.
         """
-        self._refuse_to_pile_up()
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        self._refuse_to_pile_up(timeout_s)
         call = _Call(function, group)
         if function.is_async:
-            self._call_in_loop(call)
+            self._call_in_loop(call, timeout_s)
         else:
-            self._call_in_thread(call)
-        late = NoValue("timed_out", f"took longer than reward_timeout_s={self.timeout_s:g}")
+            self._call_in_thread(call, timeout_s)
+        late = NoValue("timed_out", f"took longer than reward_timeout_s={timeout_s:g}")
         return [late if outcome is None else outcome for outcome in call.outcomes()]
 
     def close(self) -> None:
@@ -146,32 +156,32 @@ class RewardCalls:
                 self._loop.call_soon_threadsafe(self._loop.stop)
         self._loop = self._loop_thread = None
 
-    def _refuse_to_pile_up(self) -> None:
+    def _refuse_to_pile_up(self, timeout_s: float) -> None:
         self._hung = [(name, running) for name, running in self._hung if running()]
         if len(self._hung) >= MAX_HUNG:
             names = ", ".join(sorted({name for name, _ in self._hung}))
             raise RewardError(
                 f"{len(self._hung)} calls of reward functions ({names}) did not end within "
-                f"reward_timeout_s={self.timeout_s:g} and still run. Give the function a time "
+                f"reward_timeout_s={timeout_s:g} and still run. Give the function a time "
                 "limit of its own (for its request or its subprocess), or raise reward_timeout_s"
             )
 
-    def _call_in_thread(self, call: _Call) -> None:
+    def _call_in_thread(self, call: _Call, timeout_s: float) -> None:
         thread = threading.Thread(
             target=call.run, name=f"reward function {call.function.name}", daemon=True
         )
         thread.start()
-        thread.join(self.timeout_s)
+        thread.join(timeout_s)
         if thread.is_alive():
             call.abandoned.set()
             self._hung.append((call.function.name, thread.is_alive))
 
-    def _call_in_loop(self, call: _Call) -> None:
+    def _call_in_loop(self, call: _Call, timeout_s: float) -> None:
         loop, thread = self._running_loop()
-        grace_s = min(_GRACE_S, self.timeout_s)
-        done = asyncio.run_coroutine_threadsafe(call.run_async(self.timeout_s, grace_s), loop)
+        grace_s = min(_GRACE_S, timeout_s)
+        done = asyncio.run_coroutine_threadsafe(call.run_async(timeout_s, grace_s), loop)
         try:
-            stubborn = done.result(self.timeout_s + 2 * grace_s)
+            stubborn = done.result(timeout_s + 2 * grace_s)
         except TimeoutError:  # A coroutine blocks the loop, so leave it behind.
             call.abandoned.set()
             self.close()

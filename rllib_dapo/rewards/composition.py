@@ -73,6 +73,7 @@ class RewardComposer:
         on_failure: `error` raises, `drop_group` fails the group, `zero` counts a missing
             value as 0.
         timeout_s: how long one function may take for one group, in seconds.
+        calls: calls the functions; it may be shared by composers that one thread at a time uses.
     """
 
     def __init__(
@@ -82,14 +83,18 @@ class RewardComposer:
         format_reward: float = 0.0,
         on_failure: RewardFailure = "drop_group",
         timeout_s: float = 60.0,
+        calls: RewardCalls | None = None,
     ) -> None:
         self._functions = tuple(functions)
         self._format_reward = format_reward
         self._on_failure = on_failure
-        self._calls = RewardCalls(timeout_s)
+        self._timeout_s = timeout_s
+        self._calls = calls or RewardCalls()
 
     @classmethod
-    def from_settings(cls, settings: DAPOSettings) -> RewardComposer:
+    def from_settings(
+        cls, settings: DAPOSettings, calls: RewardCalls | None = None
+    ) -> RewardComposer:
         """Make a composer with the functions and limits of the settings.
 
         Raises:
@@ -100,6 +105,7 @@ class RewardComposer:
             format_reward=settings.format_reward,
             on_failure=settings.reward_failure,
             timeout_s=settings.reward_timeout_s,
+            calls=calls,
         )
 
     def compose(self, played: Sequence[PlayedCompletion]) -> ComposedGroup:
@@ -121,7 +127,7 @@ class RewardComposer:
         for function in self._functions if played else ():
             if first_failure is not None and self._on_failure != "zero":
                 break  # The group is lost, so further calls would be wasted.
-            for i, outcome in enumerate(self._calls.call(function, group)):
+            for i, outcome in enumerate(self._calls.call(function, group, self._timeout_s)):
                 value = outcome
                 if isinstance(value, NoValue):
                     reasons[value.reason] += 1

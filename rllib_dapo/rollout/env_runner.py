@@ -23,6 +23,7 @@ from rllib_dapo.data.stream import ProblemStream
 from rllib_dapo.errors import EngineError, refuse
 from rllib_dapo.model.device import use_threads
 from rllib_dapo.model.facts import load_tokenizer, model_facts
+from rllib_dapo.rewards.calls import RewardCalls
 from rllib_dapo.rewards.composition import RewardComposer
 from rllib_dapo.rollout.completion_pipeline import CompletionPipeline, FinishedGroup
 from rllib_dapo.rollout.constructor_retry import retry_restart
@@ -58,7 +59,11 @@ class DAPOEnvRunner(EnvRunner, Checkpointable):
         tokenizer = load_tokenizer(self._facts.path, trust_remote_code=trust)
         self._evaluation: RunSettings = self.config.get_evaluation_config_object() or self.config
         settings = (self.config, self._evaluation)
-        self._rewards = [RewardComposer.from_settings(s) for s in settings if self._has_engine]
+        # Training and evaluation share one event loop, in which clients of coroutines live.
+        calls = RewardCalls()
+        self._rewards = [
+            RewardComposer.from_settings(s, calls) for s in settings if self._has_engine
+        ]
         renderers = [PromptRenderer.from_settings(s) for s in settings]
         self._stops = Stops.from_settings(self.config, renderers[0])
         self._episodes = TextEpisodes(

@@ -119,6 +119,15 @@ def test_an_evaluation_may_have_reward_functions_of_its_own(runner):
     assert all(set(c.components) == {"numpy_scalar"} for c in group.completions)
 
 
+def test_coroutines_run_in_one_event_loop_in_training_and_in_evaluation(runner):
+    """A client that is kept between calls belongs to the loop in which it was made."""
+    made = runner(reward_functions=entries("loop_number"))
+    for job in (JOB, IN_EVALUATION, JOB):
+        for group in collect(made, job):
+            assert all(c.components == {"loop_number": 0.0} for c in group.completions)
+    assert len(hostile_rewards.CALLS) > 8
+
+
 def test_a_function_that_fails_in_evaluation_takes_no_verdict_away(runner):
     made = runner(reward_functions=entries("raises"))
     (group,) = collect(made, IN_EVALUATION)

@@ -75,6 +75,12 @@ async def async_group(answers, *, infos):
     return [1] * len(answers)
 
 
+async def loop_number(answer):
+    """The number of the event loop that it runs in."""
+    CALLS.append(asyncio.get_running_loop())
+    return CALLS.index(CALLS[-1])
+
+
 class Judge:
     def __init__(self):
         self.loops: set[int] = set()
